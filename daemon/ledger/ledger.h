@@ -1,0 +1,412 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ledger: who holds how much of each GPU and of the host's memory, who waits, and for what.
+//
+// It decides and counts. It makes no driver call, no RPC and no log line, never waits, and takes
+// the time as an argument, so that a day of traffic replays in a test. What has to be done outside
+// comes out as Effects, in order; executors carry them out and report back (Made, MakeFailed,
+// Destroyed, Observe).
+//
+// Invariant, checked by CheckInvariants() after every command in debug builds: for each pool,
+//   leased + offered + releasing + unconfirmed + quarantined + outside + free = total +
+//   overcommitted,
+// every counter equals the sum over the leases, and a tenant is charged exactly for the leases that
+// exist.
+//
+// A lease's life:
+//   kQueued -> kMaking -> kOffered -> kLeased -> (kRevoking) -> kReleased -> kDestroying ->
+//   kReleasing -> gone kMaking:     charged; the executor makes its chunks (shown to users as
+//   offered) kOffered:    chunks are made; the owner does not have all descriptors yet kReleased:
+//   the owner let go or died; others hold it open kDestroying: nobody has rights; the executor
+//   closes the daemon's descriptors (shown as releasing) kReleasing:  closed; the driver does not
+//   show the bytes as free yet; kUnconfirmed after `release_bound`
+// A lease whose rights ended while a living process may still map it counts as quarantined from
+// kDestroying on, in place of releasing and unconfirmed, until the driver shows the bytes.
+//
+// Fairness: requests that must wait are served in rounds over tenants, first come first served
+// within a tenant. The first in that order that its tenant's limit does not hold back reserves
+// every pool that it could use: nobody behind it takes memory of those pools, however small. A
+// request that comes while others wait for one of its pools waits too.
+//
+// Threads: none of its own; the caller serialises.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "daemon/ledger/ids.h"
+
+namespace gpulease::ledger {
+
+// ----------------------------------------------------------------------------------------------------------
+// set-up
+
+enum class PoolKind { kDevice, kHost };
+
+struct PoolSpec {
+  PoolKind kind = PoolKind::kDevice;
+  std::string name;  // the GPU's UUID, or "numa0": for messages
+  Bytes total = 0;
+  Bytes headroom = 0;       // never leased; part of `free` all the same
+  Bytes granularity = 1;    // chunk sizes are multiples of it
+  Bytes largest_chunk = 0;  // a multiple of granularity
+  std::optional<std::int32_t> numa_node;
+  bool confirms_releases = true;  // false: nothing observes it; Destroyed() frees at once
+};
+
+struct TenantSpec {
+  std::string name;
+  Bytes device_limit = 0;  // over all device pools; 0: none
+  Bytes host_limit = 0;
+};
+
+struct Limits {
+  std::uint32_t sessions_per_user = 4096;
+  std::uint32_t leases_per_user = 65536;
+  std::uint32_t waits_per_user = 1024;  // queued groups
+  std::uint64_t chunks = ~0ull;         // of the whole daemon: its descriptor budget
+  Duration session_grace = std::chrono::seconds(30);
+  Duration release_bound = std::chrono::seconds(5);
+  Duration driver_retry = std::chrono::seconds(2);
+  Duration longest_wait = std::chrono::hours(24);
+};
+
+struct Options {
+  std::vector<PoolSpec> pools;
+  Limits limits;
+  std::uint64_t id_seed = 1;  // ids are a function of it and of how many were drawn before
+};
+
+// ----------------------------------------------------------------------------------------------------------
+// requests
+
+struct UserSpec {  // what the kernel says of a peer
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::vector<std::uint32_t> groups;
+  bool administrator = false;
+};
+
+struct SessionSpec {
+  UserSpec user;
+  std::int32_t pid = 0;       // for people; identity is `process`
+  std::uint64_t process = 0;  // the same number for connections of the same living process
+  TenantSpec tenant;          // by name: the first session of a tenant makes it, the last specs win
+  std::string program;
+  std::string client_version;
+};
+
+enum class PageSize : std::uint8_t { kAuto, kSmall, kHuge };
+enum class Access : std::uint8_t { kReadOnly, kReadWrite };
+
+struct AllocationSpec {
+  PoolKind kind = PoolKind::kDevice;
+  // Empty: any pool of the kind. Else those that will do: one of them is taken, the one with the
+  // most free memory.
+  std::vector<PoolIndex> pools;
+  Bytes size = 0;       // as asked
+  Bytes alignment = 0;  // 0: the pool's granularity; at most 1 GiB, a power of two
+  PageSize page_size = PageSize::kAuto;
+  std::string name;
+  std::uint32_t mode = 0600;
+  std::uint32_t gid = 0;
+  std::map<std::string, std::string> labels;
+};
+
+struct AllocateCommand {
+  SessionId session;
+  std::vector<AllocationSpec> specs;
+  Duration wait{};
+  std::string request_id;
+};
+
+// ----------------------------------------------------------------------------------------------------------
+// answers
+
+enum class State : std::uint8_t {
+  kQueued,
+  kMaking,
+  kOffered,
+  kLeased,
+  kRevoking,
+  kReleased,
+  kDestroying,
+  kReleasing,
+  kUnconfirmed
+};
+
+struct Holding {
+  SessionId session;
+  Access access = Access::kReadWrite;
+  bool taken = false;  // the client has the descriptors
+};
+
+// One lease as it is now. References stay valid until the next command.
+struct Lease {
+  LeaseId id;
+  GroupId group;
+  std::uint64_t generation = 1;
+  State state = State::kQueued;
+  PoolKind kind = PoolKind::kDevice;
+  PoolIndex pool = kNoPool;  // kNoPool while queued
+  Bytes requested = 0;
+  Bytes size = 0;              // sum of chunks; while queued, the rounded size
+  Bytes unconfirmed_size = 0;  // kReleasing on: what the driver has not shown as free yet
+  Bytes alignment = 0;
+  std::vector<Bytes> chunks;             // sizes
+  PageSize page_size = PageSize::kAuto;  // as made, once Made() said so
+  SessionId owner;                       // none once the owner let go or ended
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
+  std::uint32_t mode = 0600;
+  std::int32_t owner_pid = 0;
+  std::string tenant;
+  std::string name;
+  std::map<std::string, std::string> labels;
+  std::vector<Holding> holders;  // the owner too, while it has it open
+  bool quarantined = false;
+  Time created{};
+  Time changed{};  // of the last change of state
+};
+
+struct Session {
+  SessionId id;
+  SessionSpec spec;
+  bool connected = true;
+  Time created{};
+  Time grace_ends = kNever;  // while not connected
+  std::uint32_t owned = 0;
+  std::uint32_t open = 0;
+  Bytes device_bytes = 0;  // charged
+  Bytes host_bytes = 0;
+};
+
+struct PoolUse {
+  Bytes total = 0;
+  Bytes free = 0;
+  Bytes leased = 0;     // kLeased, kRevoking, kReleased
+  Bytes offered = 0;    // kMaking, kOffered
+  Bytes releasing = 0;  // kDestroying, kReleasing, not quarantined
+  Bytes unconfirmed = 0;
+  Bytes quarantined = 0;
+  Bytes outside = 0;
+  Bytes overcommitted = 0;
+  std::uint32_t leases = 0;
+  std::uint32_t queued = 0;  // groups that wait for it
+  bool usable = true;
+};
+
+struct TenantUse {
+  TenantSpec spec;
+  Bytes device_bytes = 0;
+  Bytes host_bytes = 0;
+  std::uint32_t leases = 0;
+  std::uint32_t sessions = 0;
+};
+
+struct Allocated {
+  GroupId group;
+  std::vector<LeaseId> leases;   // in the order of the specs
+  State state = State::kQueued;  // of the group: kQueued, kMaking, or (a retry) what it is by now
+  std::uint32_t queue_position = 0;
+  bool retry = false;  // the request id was known: nothing was allocated, push again
+};
+
+struct Opened {
+  LeaseId lease;
+  bool already_open = false;  // this session had it open so: nothing changed
+};
+
+struct Released {
+  State state = State::kReleased;
+  std::uint32_t holders = 0;
+};
+
+// ----------------------------------------------------------------------------------------------------------
+// effects
+
+enum class EventType : std::uint8_t {
+  kGranted,
+  kReleased,
+  kOwnerGone,
+  kRevoked,
+  kExpired,
+  kPoolState
+};
+
+struct Effect {
+  enum class Kind : std::uint8_t {
+    kMake,     // make the chunks of every lease of `group`, then Made() or MakeFailed()
+    kReady,    // chunks of `group` are made and its owner may wait for it: push them
+    kFailed,   // a queued or making group is over: answer its waiters with `error`
+    kDestroy,  // close the chunks of `lease`, then Destroyed()
+    kObserve,  // the driver's view of `pool` matters soon: something is releasing, or the driver
+               // was short of memory
+    kForget,   // `session` is over: close its connection
+    kEvent     // tell `sessions` (and administrators who watch) `event`
+  };
+  Kind kind;
+  GroupId group;
+  LeaseId lease;
+  PoolIndex pool = kNoPool;
+  SessionId session;
+  std::optional<Error> error;
+  EventType event{};
+  std::string name;                 // of the lease, for events
+  std::vector<SessionId> sessions;  // for events
+  std::string message;              // for kPoolState
+};
+using Effects = std::vector<Effect>;
+
+// ----------------------------------------------------------------------------------------------------------
+// the ledger
+
+class Ledger {
+ public:
+  explicit Ledger(Options options);
+  ~Ledger();
+  Ledger(const Ledger&) = delete;
+  Ledger& operator=(const Ledger&) = delete;
+
+  // ---- sessions
+
+  // Opens a session.
+  // Errors: kResourceExhausted/kSessionLimit   the user has too many.
+  Result<SessionId> OpenSession(SessionSpec spec, Time now, Effects& effects);
+  // A new connection of the same process takes the session over.
+  // Errors: kFailedPrecondition/kSessionEnded   it is over, or another process's, or still
+  // connected.
+  Status ResumeSession(SessionId session, std::uint64_t process, Time now);
+  // The connection closed while the process lives: grace starts. No effect when there is no such
+  // session.
+  void LoseConnection(SessionId session, Time now);
+  // The process is dead, or (with `process_lives`) it said goodbye or its grace ended: all its
+  // rights end. With `process_lives`, what it had open may still be mapped: such leases become
+  // quarantined, not releasing.
+  void EndSession(SessionId session, bool process_lives, Time now, Effects& effects);
+
+  // ---- leases. Every command of a session answers kFailedPrecondition/kSessionEnded when there is
+  // no such session; rpc has checked that it is the caller's.
+
+  // Grants (state kMaking, effect kMake) or queues (kQueued), all specs or none.
+  //
+  // Errors, each of which leaves the ledger as it was:
+  //   kInvalidArgument/kBadField     size 0, alignment, a pool that does not exist or is of another
+  //   kind, a duplicate
+  //                                  name within the request, gid none of the user's
+  //                                  (administrators: any).
+  //   kInvalidArgument/kTooLarge     more than the pools (total less headroom) or the tenant's
+  //   limit could ever give. kAlreadyExists/kNameTaken      the user has a lease of this name that
+  //   is not released. kResourceExhausted             kTenantLimit (and wait is zero),
+  //   kSessionLimit, kDescriptorLimit. kUnavailable/kMemoryShort      others hold the memory (or
+  //   wait for it) and wait is zero; with blockers. kUnavailable/kGpuUnavailable   every pool that
+  //   it could use is not usable.
+  Result<Allocated> Allocate(const AllocateCommand& command, Time now, Effects& effects);
+  // The group that a lease of the session belongs to, for Await.
+  // Errors: kNotFound/kNotOpenable.
+  Result<Allocated> FindGroup(SessionId session, LeaseId lease) const;
+
+  // The executor made every chunk of the group. False when nobody wants it any more (its owner died
+  // or cancelled meanwhile): then kDestroy effects came out for it.
+  bool Made(GroupId group, PageSize page_size, Time now, Effects& effects);
+  // It could not, and has closed what it had made. `error.reason` kDriverMemoryShort: the group
+  // goes back to the head of the queue and is retried after the next Observe() until its wait, at
+  // least `driver_retry`, is over; otherwise it fails (kFailed with this error).
+  void MakeFailed(GroupId group, const Error& error, Time now, Effects& effects);
+
+  // The client has all descriptors of the lease: kOffered becomes kLeased. Unknown leases and
+  // sessions are ignored.
+  void Take(SessionId session, LeaseId lease, Time now, Effects& effects);
+  // The client could not take them: its opening is undone; when it is the owner and the lease was
+  // kOffered, the lease is.
+  void Decline(SessionId session, LeaseId lease, Time now, Effects& effects);
+
+  // Opens by id, or by the owner's uid and name (see Find). `access` must be allowed by owner,
+  // group and mode; administrators may all. Errors:
+  //   kNotFound/kNotOpenable           the user itself has no lease of this name (by id:
+  //   kPermissionDenied). kPermissionDenied/kNotOpenable   no such lease of another user, or not
+  //   so: the two look alike. kFailedPrecondition              it is queued, being made, or its
+  //   rights have ended. kResourceExhausted/kSessionLimit
+  Result<Opened> Open(SessionId session, LeaseId lease, Access access, Time now, Effects& effects);
+  Result<Opened> OpenByName(SessionId session, std::uint32_t owner_uid, std::string_view name,
+                            Access access, Time now, Effects& effects);
+
+  // The session lets go of what it opened (the owner too, without releasing it).
+  // Errors: kNotFound/kNotOpenable   the session does not hold it.
+  Status Close(SessionId session, LeaseId lease, Time now, Effects& effects);
+  // The owner ends the lease (or the wait for its whole group): its name is free at once, its own
+  // opening is closed, and it is destroyed when no holder is left. An administrator (`caller` may
+  // be no session's) may release any; its holders then get kRevoked, the state is kRevoking while
+  // the owner still has it open. With `force` all rights end at once and the bytes are quarantined.
+  // Errors: kNotFound/kNotOpenable   no such lease, or not the caller's; kPermissionDenied   force
+  // by no administrator.
+  Result<Released> Release(SessionId session, const UserSpec& caller, LeaseId lease, bool force,
+                           Time now, Effects& effects);
+
+  // The executor closed the lease's chunks.
+  void Destroyed(LeaseId lease, Time now, Effects& effects);
+
+  // ---- what is observed outside
+
+  // The driver's view of a pool, taken while no executor was making or destroying there: `used`
+  // bytes by everybody (the broker's leases included), of a `total`. Frees what is releasing as far
+  // as the driver shows it, oldest first: of what is used beyond living leases and the last known
+  // outside use, the rest is still releasing; while nothing is releasing, all of it is outside.
+  void Observe(PoolIndex pool, Bytes used, Time now, Effects& effects);
+  // Host memory: the kernel says that nobody outside has the lease's memory any more (or that
+  // somebody has).
+  void ObserveLease(LeaseId lease, bool in_use, Time now, Effects& effects);
+  // Grants from it stop or go on. Leases on it are left alone.
+  void SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
+                     Effects& effects);
+
+  // Ends what time ends: waits, graces, the bound of releasing. Call it at NextDeadline().
+  void Tick(Time now, Effects& effects);
+  Time NextDeadline() const;
+  // Fails every wait: the daemon is about to stop.
+  void Stop(Time now, Effects& effects);
+
+  // ---- reading. Pointers and references are valid until the next command.
+
+  const Lease* FindLease(LeaseId lease) const;
+  const Session* FindSession(SessionId session) const;
+  const Lease* FindByName(std::uint32_t owner_uid, std::string_view name) const;
+  bool MaySee(const UserSpec& user,
+              const Lease& lease) const;  // owns, holds (any session of the uid) or may open
+  // Leases with an id above `after`, in order of ids.
+  std::vector<const Lease*> Leases(LeaseId after, std::size_t most) const;
+  std::vector<const Session*> Sessions(SessionId after, std::size_t most) const;
+  std::vector<LeaseId> GroupLeases(GroupId group) const;
+  std::uint32_t QueuePosition(GroupId group) const;  // 1 is the next; 0 when it is not queued
+  std::vector<Blocker> Blockers(GroupId group) const;
+  const PoolSpec& Pool(PoolIndex pool) const;
+  PoolUse Use(PoolIndex pool) const;
+  std::size_t pool_count() const;
+  std::vector<TenantUse> Tenants() const;
+  std::size_t session_count() const;
+  std::size_t lease_count() const;
+  std::uint64_t chunk_count() const;
+  // Pools with something releasing, unconfirmed or quarantined, or short of driver memory: those to
+  // observe.
+  std::vector<PoolIndex> PoolsToObserve() const;
+  // Leases of host pools in kReleasing and kUnconfirmed: those to ask the kernel about.
+  std::vector<LeaseId> LeasesToObserve(PoolIndex pool) const;
+
+  // Empty, or what is wrong. Linear in everything; for tests and debug builds.
+  std::string CheckInvariants() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gpulease::ledger

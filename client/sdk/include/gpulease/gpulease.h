@@ -4,14 +4,15 @@
 // it by name.
 //
 //   gpulease::Client client;
-//   gpulease::Lease weights = client.Allocate({.size_bytes = 4ull << 30, .name = "weights", .mode =
-//   0640}); gpulease::Mapping mapped = weights.Map();          // device memory: a CUdeviceptr;
-//   host memory: a pointer cuMemcpyHtoD(mapped.device_pointer(), source, mapped.size_bytes());
+//   gpulease::Lease weights =
+//       client.Allocate({.size_bytes = 4ull << 30, .name = "weights", .mode = 0640});
+//   gpulease::Mapping mapped = weights.Map();  // device memory: a CUdeviceptr; host: a pointer
+//   cuMemcpyHtoD(mapped.device_pointer(), source, mapped.size_bytes());
 //
 // and in another process
 //
-//   gpulease::Lease weights = gpulease::Client().Open("alice/weights",
-//   gpulease::Access::kReadOnly);
+//   gpulease::Client client;
+//   gpulease::Lease weights = client.Open("alice/weights", gpulease::Access::kReadOnly);
 //
 // Objects are owners: a Mapping unmaps, a Lease lets go (the owner's releases), a Client ends its
 // session, each when destroyed; a Mapping keeps its Lease's memory, a Lease its Client's
@@ -19,11 +20,21 @@
 // back by itself.
 //
 // Errors are thrown as gpulease::Exception. Destructors never throw. Nothing here creates a thread.
-// Every class may be used from several threads at once.
+// Every class may be used from several threads at once; moving from, assigning to or destroying one
+// object is for one thread, as ever.
 //
-// Fork: what a child inherits is inert. Its calls throw Exception with ErrorReason::kSessionEnded
-// ("created before fork"), its destructors and its exit change nothing for the parent; a Client
-// made in the child is the child's own.
+// Fork: what a child inherits is inert, and its descriptors are closed there. Its calls throw
+// Exception with ErrorReason::kSessionEnded ("created before fork"), its destructors and its exit
+// change nothing for the parent; a Client made in the child is the child's own. Mapped host memory
+// is not there in the child (MADV_DONTFORK), mapped device memory is not usable there (CUDA).
+//
+// Restart of the daemon: the next call connects anew, for up to ClientOptions::connect_timeout.
+// Leases that the new daemon still knows go on; those that it does not are gone: their calls throw
+// kFailedPrecondition with ErrorReason::kSessionEnded, and what is mapped stays usable for this
+// process until it is unmapped.
+//
+// CUDA: libcuda.so.1 is loaded on the first device mapping and not before, and no context is ever
+// created for mapping device memory. The address of a Mapping is valid in every context of its GPU.
 //
 // Mapping memory orders nothing between processes: finish the work on a stream
 // (cuStreamSynchronize, or an interprocess event) before you tell another process that the data is
@@ -91,23 +102,340 @@ enum class ErrorReason : int {
   kDriverMemoryShort = 18
 };
 
+// A lease that stands in the way. pid and uid are 0 where the caller may not see whose it is.
+struct BlockingLease {
+  std::uint64_t lease_id = 0;
+  std::int32_t pid = 0;
+  std::uint32_t uid = 0;
+  std::uint64_t size_bytes = 0;
+};
+
 // What went wrong: what() is a sentence that says what was asked, what stands against it and what
 // helps.
 class GPULEASE_API Exception : public std::runtime_error {
  public:
   Exception(ErrorCode code, ErrorReason reason, const std::string& message,
-            std::uint64_t requested_bytes = 0, std::uint64_t available_bytes = 0);
+            std::uint64_t requested_bytes = 0, std::uint64_t available_bytes = 0,
+            std::vector<BlockingLease> blockers = {});
+  Exception(const Exception&) noexcept;
   ~Exception() override;
   ErrorCode code() const { return code_; }
   ErrorReason reason() const { return reason_; }
   std::uint64_t requested_bytes() const { return requested_bytes_; }  // 0: not about bytes
   std::uint64_t available_bytes() const { return available_bytes_; }
+  // Who holds what was asked for, the largest first, at most 8.
+  const std::vector<BlockingLease>& blockers() const { return *blockers_; }
 
  private:
   ErrorCode code_;
   ErrorReason reason_;
   std::uint64_t requested_bytes_;
   std::uint64_t available_bytes_;
+  std::shared_ptr<const std::vector<BlockingLease>> blockers_;
+};
+
+enum class Access { kReadOnly, kReadWrite };
+enum class MemoryKind { kDevice, kHost };
+// Host memory: kAuto takes 2 MiB pages where the machine has enough of them free.
+enum class PageSize { kAuto, kSmall, kHuge };
+
+enum class LeaseState {
+  kUnknown,
+  kQueued,
+  kOffered,
+  kLeased,
+  kRevoking,
+  kReleased,
+  kReleasing,
+  kUnconfirmed,
+  kQuarantined
+};
+
+struct AllocateOptions {
+  // Rounded up to the granularity: 2 MiB on a GPU, a page on the host.
+  std::uint64_t size_bytes = 0;
+  MemoryKind kind = MemoryKind::kDevice;
+  // Of the mapped address: a power of two up to 1 GiB; 0: the granularity.
+  std::uint64_t alignment_bytes = 0;
+  // kDevice: "GPU-..."; empty: the GPU with the most free memory. kHost: near to this GPU.
+  std::string gpu_uuid = {};
+  std::optional<int> numa_node = {};  // kHost
+  PageSize page_size = PageSize::kAuto;
+  // By which others open it: 1 to 128 of [A-Za-z0-9._-], unique among the user's leases.
+  std::string name = {};
+  // Who may open it by name or id, as a file's mode; the group bits speak of `gid`.
+  unsigned mode = 0600;
+  std::optional<std::uint32_t> gid = {};  // absent: the process's primary group
+  std::map<std::string, std::string> labels = {};
+  // How long it may wait in the queue while others hold the memory. 0: fail at once.
+  std::chrono::milliseconds wait{0};
+  // At most 64 of [A-Za-z0-9._-], unique in the Client. Empty: one is made. A retry with the same
+  // id, also after a lost connection, gives the same lease.
+  std::string request_id = {};
+};
+
+struct ClientOptions {
+  std::string runtime_dir = {};  // empty: GPULEASE_RUNTIME_DIR, else /run/gpulease
+  std::string program = {};      // what people see in listings; empty: the process's own name
+  // How long to try to reach the daemon, first and after each loss of the connection.
+  std::chrono::milliseconds connect_timeout{5000};
+  // How long a call may take that does not wait for memory.
+  std::chrono::milliseconds call_timeout{30000};
+  // false: never loads CUDA. Device memory cannot be mapped then, host memory is not registered.
+  bool use_cuda = true;
+};
+
+struct MapOptions {
+  std::optional<Access> access = {};  // absent: the lease's; never more than that
+  // Device memory: further GPUs of this process that may use the address (peer access).
+  std::vector<std::string> peer_gpu_uuids = {};
+  // Host memory: register it with CUDA, so that copies are fast and asynchronous. It is done anyway
+  // when the calling thread has a current context (unless ClientOptions::use_cuda is false); true
+  // also uses the primary context of the process's first GPU, which creates it where it is not.
+  bool register_with_cuda = false;
+};
+
+struct GpuStatus {
+  std::string uuid;
+  std::string name;
+  // The CUDA ordinal of it in this process, or -1 when it is not visible here
+  // (CUDA_VISIBLE_DEVICES) or there is no CUDA.
+  int ordinal = -1;
+  bool ready = false;   // memory can be leased from it now
+  std::string message;  // why not
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t leased_bytes = 0;
+  std::uint64_t outside_bytes = 0;  // used by others than the broker
+  int numa_node = -1;
+};
+
+struct HostPoolStatus {
+  int numa_node = 0;
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;
+  std::uint64_t leased_bytes = 0;
+};
+
+struct NodeStatus {
+  std::string version;   // of the daemon
+  std::string instance;  // 32 hex digits, new for each run of the daemon
+  bool simulated = false;
+  std::vector<GpuStatus> gpus;
+  std::vector<HostPoolStatus> host;
+};
+
+struct LeaseStatus {
+  std::uint64_t id = 0;
+  std::uint64_t generation = 0;
+  MemoryKind kind = MemoryKind::kDevice;
+  LeaseState state = LeaseState::kUnknown;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t requested_bytes = 0;
+  std::string gpu_uuid;
+  int numa_node = -1;
+  std::string name;
+  std::string owner;
+  std::uint32_t uid = 0;
+  std::uint32_t mode = 0;
+  std::string tenant;
+  std::map<std::string, std::string> labels;
+  std::uint32_t holder_count = 0;
+  std::uint32_t queue_position = 0;
+  std::vector<BlockingLease> blockers;  // kQueued: who holds what it waits for
+};
+
+enum class EventType {
+  kUnknown,
+  kGranted,     // a queued lease is ready
+  kReleased,    // a lease's owner released it
+  kOwnerGone,   // a lease's owner died; holders keep it
+  kRevoked,     // let go of the lease
+  kExpired,     // a queued lease waited too long
+  kGpuState,    // a GPU's state changed
+  kStopping,    // the daemon is about to stop
+  kLostEvents,  // some are missing (slow reader, or a new connection): read the state anew
+  kReady        // the first of each stream: events from here on are delivered
+};
+
+struct Event {
+  EventType type = EventType::kUnknown;
+  std::uint64_t sequence = 0;
+  std::uint64_t lease_id = 0;
+  std::string name;
+  std::string gpu_uuid;
+  std::string message;
+};
+
+// What stands behind the objects; not part of the interface.
+class Session;
+class LeaseRecord;
+class MappedRange;
+class PendingRecord;
+
+// One lease's memory in this process's address space. Unmaps when destroyed, once no other Mapping
+// of the same lease and access is left. Movable.
+class GPULEASE_API Mapping {
+ public:
+  Mapping();  // empty: all zero
+  Mapping(Mapping&&) noexcept;
+  Mapping& operator=(Mapping&&) noexcept;
+  ~Mapping();
+
+  explicit operator bool() const { return range_ != nullptr; }
+  // The CUdeviceptr. Of host memory: of its registration with CUDA, or 0 when it is not registered.
+  std::uint64_t device_pointer() const;
+  void* host_pointer() const;          // null for device memory
+  std::span<std::byte> bytes() const;  // empty for device memory
+  // Of the whole lease: the asked size rounded up. All of it may be used.
+  std::uint64_t size_bytes() const;
+  Access access() const;
+  int device_ordinal() const;  // -1 for host memory
+  std::uint64_t lease_id() const;
+
+ private:
+  friend class Lease;
+  explicit Mapping(std::shared_ptr<MappedRange> range);
+  std::shared_ptr<MappedRange> range_;
+};
+
+// The right to a piece of memory, as its owner or as one who opened it. Movable. The last Lease and
+// Mapping of it that goes releases it (owner) or closes it; errors of that are ignored, as the
+// daemon takes everything back at the latest when the process ends.
+class GPULEASE_API Lease {
+ public:
+  Lease();  // empty
+  Lease(Lease&&) noexcept;
+  Lease& operator=(Lease&&) noexcept;
+  ~Lease();
+
+  explicit operator bool() const { return record_ != nullptr; }
+  std::uint64_t id() const;
+  // Rises with each replacement of the contents under the same name.
+  std::uint64_t generation() const;
+  const std::string& name() const;
+  std::uint64_t size_bytes() const;  // what is mapped and charged
+  std::uint64_t requested_bytes() const;
+  std::uint64_t alignment_bytes() const;
+  MemoryKind kind() const;
+  const std::string& gpu_uuid() const;  // kDevice
+  int numa_node() const;                // kHost; -1 when the machine says nothing
+  PageSize page_size() const;           // kHost: kSmall or kHuge
+  const std::string& owner() const;     // the owning user
+  bool owned() const;                   // allocated by this Client
+  Access access() const;                // what it was opened for
+  std::vector<std::uint64_t> chunk_sizes() const;
+
+  // Maps the memory, all chunks in one contiguous range. A second call gives a Mapping of the same
+  // range.
+  //
+  // Throws, and leaves nothing behind:
+  //   kFailedPrecondition  released or closed before; the GPU is not visible to this process; no
+  //                        usable CUDA here (kUnsupported)
+  //   kPermissionDenied    more access than the lease's
+  //   kInternal            the driver refused; the message names the step
+  //   kResourceExhausted   locked-memory limit (host memory), or the driver is out of memory
+  Mapping Map(const MapOptions& options = {}) const;
+
+  // The chunks' descriptors, in the order of their offsets, for other libraries (VMM import,
+  // graphics). They are duplicates, close-on-exec: the caller closes them.
+  std::vector<int> DuplicateDescriptors() const;
+
+  // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
+  // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after it.
+  void Release();
+  // Lets go of it without releasing it: what was opened is closed; an owned lease lives on with
+  // those who have it open. Mappings must be gone. The Lease is empty after it.
+  void Close();
+
+ private:
+  friend class Client;
+  friend class PendingLease;
+  explicit Lease(std::shared_ptr<LeaseRecord> record);
+  std::shared_ptr<LeaseRecord> record_;
+};
+
+// A request that may still be in the queue. Gives its place up when destroyed before it was
+// granted. Movable.
+class GPULEASE_API PendingLease {
+ public:
+  PendingLease();  // empty
+  PendingLease(PendingLease&&) noexcept;
+  PendingLease& operator=(PendingLease&&) noexcept;
+  ~PendingLease();
+
+  explicit operator bool() const { return record_ != nullptr; }
+  std::uint64_t id() const;  // the lease's
+  bool ready() const;        // Wait() will not wait
+  // As of the request: 1 is the next to be served; 0: it is being prepared or is ready.
+  std::uint32_t queue_position() const;
+  const std::vector<BlockingLease>& blockers() const;  // as of the request
+  // The lease, or nothing when `timeout` was over first: the place in the queue is kept then.
+  // Throws kDeadlineExceeded (kWaitOver) when AllocateOptions::wait was over. Empty after a Lease
+  // came out.
+  std::optional<Lease> Wait(std::chrono::milliseconds timeout);
+  // Gives the place up.
+  void Cancel();
+
+ private:
+  friend class Client;
+  explicit PendingLease(std::shared_ptr<PendingRecord> record);
+  std::shared_ptr<PendingRecord> record_;
+};
+
+// One session with the daemon. Movable. Destroying it ends the session once no Lease and no Mapping
+// of it is left.
+class GPULEASE_API Client {
+ public:
+  // Connects. Throws:
+  //   kUnavailable        no daemon answers there within connect_timeout
+  //   kPermissionDenied   the socket's mode, group or a security module forbids it
+  //   kFailedPrecondition the daemon does not serve this client's version
+  explicit Client(const ClientOptions& options = {});
+  Client(Client&&) noexcept;
+  Client& operator=(Client&&) noexcept;
+  ~Client();
+
+  // Leases memory, which reads as zeros; waits in the queue for as long as `options.wait` says.
+  //
+  // Throws:
+  //   kInvalidArgument     a field is out of range, or more than could ever be given
+  //   kNotFound            gpu_uuid names no GPU of the node
+  //   kAlreadyExists       the name is taken
+  //   kResourceExhausted   a limit: the tenant's, or of descriptors (the daemon's or this
+  //   process's) kUnavailable         others hold the memory and `wait` is 0, see blockers(); or
+  //   the GPU is lost kDeadlineExceeded    `wait` was over (kWaitOver)
+  Lease Allocate(const AllocateOptions& options);
+  // All of them or none. `wait` counts for all; that of the single options is ignored.
+  std::vector<Lease> AllocateMany(std::span<const AllocateOptions> options,
+                                  std::chrono::milliseconds wait = std::chrono::milliseconds{0});
+  // As Allocate, and returns at once with the place in the queue.
+  PendingLease Request(const AllocateOptions& options);
+
+  // "weights" is this user's, "alice/weights" alice's, "1001/weights" that of the user of this id.
+  //
+  // Throws:
+  //   kNotFound            this user has no lease of this name
+  //   kPermissionDenied    another's, which does not exist or may not be opened so
+  Lease Open(std::string_view name, Access access = Access::kReadWrite);
+  Lease Open(std::uint64_t lease_id, Access access = Access::kReadWrite);
+
+  NodeStatus Node();
+  // Those that this user owns, holds or may open.
+  std::vector<LeaseStatus> Leases();
+
+  // For poll(2): readable when NextEvent() may have something. Subscribes on the first call.
+  // Belongs to the Client; the caller neither reads nor closes it.
+  int EventDescriptor();
+  // The next event, or nothing within `timeout`. Subscribes on the first call.
+  std::optional<Event> NextEvent(std::chrono::milliseconds timeout = std::chrono::milliseconds{0});
+
+  std::uint64_t session_id() const;
+  std::string instance() const;  // of the daemon's run, 32 hex digits
+  std::string daemon_version() const;
+
+ private:
+  std::shared_ptr<Session> session_;
 };
 
 }  // namespace v1

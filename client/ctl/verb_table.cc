@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/ctl/verb_table.h"
+
+#include <algorithm>
+
+namespace gpulease::ctl {
+
+std::span<const VerbSpec> Verbs() {
+  static const std::vector<VerbSpec> verbs = {
+      {"status",
+       "",
+       "the daemon, its GPUs, host memory and tenants, and what needs attention",
+       "The default. For each GPU: how much is leased, offered (being handed over), releasing (let "
+       "go, not yet shown as free by the driver), unconfirmed (as releasing, for too long), "
+       "quarantined (rights have ended, a living process may still map it), used outside the "
+       "daemon, and free. What needs attention comes last, each line with a '!'.",
+       {}},
+      {"gpus",
+       "",
+       "the GPUs and where their memory is",
+       "As status has them, with the full UUIDs that requests name.",
+       {}},
+      {"leases",
+       "",
+       "the leases that you own, hold or may open; for an administrator, all",
+       "",
+       {{"--gpu", "UUID", "only those on this GPU", {}, &Invocation::gpu, nullptr},
+        {"--user", "NAME|UID", "only those of this user", {}, &Invocation::user, nullptr}}},
+      {"sessions",
+       "",
+       "the processes that are connected: yours; for an administrator, all",
+       "",
+       {}},
+      {"show",
+       "NAME|ID",
+       "everything about one lease",
+       "Who holds it and how, and, while it is queued, who holds the memory that it waits for. "
+       "'weights' is your lease of that name, 'alice/weights' that of alice; digits alone are an "
+       "id.",
+       {}},
+      {"release",
+       "NAME|ID",
+       "end a lease of any user (administrators)",
+       "Its name is free at once. Its holders are told to let go, and the memory is free when the "
+       "last of them has, or is dead. With --force all their rights end at once; what a living "
+       "process still maps is quarantined until it lets go. Asks before it does so; off a terminal "
+       "it wants --yes.",
+       {{"--force", "", "end every holder's rights at once", {}, nullptr, &Invocation::force},
+        {"--yes", "", "do not ask", {}, nullptr, &Invocation::yes},
+        {"--dry-run",
+         "",
+         "say what would be done, and do nothing",
+         {},
+         nullptr,
+         &Invocation::dry_run}}},
+      {"version", "", "the version of gpuleasectl", "", {}},
+      {"completion",
+       "bash",
+       "print a script that completes command lines in this shell",
+       "For the shell that runs: source <(gpuleasectl completion bash).",
+       {}},
+      {"man", "", "print the manual page, in roff", "", {}},
+  };
+  return verbs;
+}
+
+std::span<const OptionSpec> GlobalOptions() {
+  static const std::vector<OptionSpec> options = {
+      {"--runtime-dir",
+       "DIR",
+       "where the daemon's sockets are (else $GPULEASE_RUNTIME_DIR, else /run/gpulease)",
+       {},
+       &Invocation::runtime_dir,
+       nullptr},
+      {"-o,--output",
+       "FORMAT",
+       "table for people; json, jsonl (one object a line) for programs",
+       {"table", "json", "jsonl"},
+       &Invocation::output,
+       nullptr},
+      {"--no-headers",
+       "",
+       "tables without headings and totals",
+       {},
+       nullptr,
+       &Invocation::no_headers},
+      {"-h,--help", "", "this help; after a verb, that verb's", {}, nullptr, &Invocation::help},
+      {"--version", "", "as the verb version", {}, nullptr, &Invocation::version},
+  };
+  return options;
+}
+
+const VerbSpec* FindVerb(std::string_view name) {
+  const auto verbs = Verbs();
+  const auto found = std::find_if(verbs.begin(), verbs.end(),
+                                  [name](const VerbSpec& verb) { return verb.name == name; });
+  return found == verbs.end() ? nullptr : &*found;
+}
+
+}  // namespace gpulease::ctl

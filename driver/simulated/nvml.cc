@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// NVML of the simulated node. It shows all GPUs, whatever CUDA_VISIBLE_DEVICES says.
+#include <signal.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "driver/gpu_probe.h"
+#include "driver/simulated/exports.h"
+#include "driver/simulated/process_state.h"
+
+namespace gpulease {
+
+using namespace simulated;  // NOLINT: the functions must lie in gpulease to be exports.h's
+
+namespace {
+
+// A device is its index + 1, as a pointer.
+int GpuOfDevice(nvml::nvmlDevice_t device) {
+  const std::uintptr_t number = reinterpret_cast<std::uintptr_t>(device);
+  const NodeMapping* node = State().node.load();
+  return node != nullptr && number >= 1 && number <= node->file->gpu_count
+             ? static_cast<int>(number) - 1
+             : -1;
+}
+
+nvml::nvmlReturn_t EnterNvml(std::uint64_t function, int gpu) {
+  ProcessState& state = State();
+  if (state.forked.load() || !state.nvml_ready.load(std::memory_order_acquire)) {
+    return nvml::NVML_ERROR_UNINITIALIZED;
+  }
+  NodeFile& file = *state.node.load(std::memory_order_acquire)->file;
+  if (file.armed.load(std::memory_order_relaxed) == 0) return nvml::NVML_SUCCESS;
+  const Meeting meeting = MeetFaults(file, function, gpu);
+  if (meeting.code.has_value()) return static_cast<nvml::nvmlReturn_t>(*meeting.code);
+  return meeting.lost ? nvml::NVML_ERROR_GPU_IS_LOST : nvml::NVML_SUCCESS;
+}
+
+#define GPULEASE_ENTER_NVML(function, gpu)                            \
+  do {                                                                \
+    constexpr std::uint64_t kFunction = FunctionId(#function);        \
+    if (const nvml::nvmlReturn_t entered = EnterNvml(kFunction, gpu); \
+        entered != nvml::NVML_SUCCESS) {                              \
+      return entered;                                                 \
+    }                                                                 \
+  } while (false)
+
+nvml::nvmlReturn_t ListProcesses(int gpu, unsigned int* count, nvml::nvmlProcessInfo_t* listed) {
+  if (gpu < 0 || count == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  unsigned int found = 0;
+  for (ProcessRecord& record : State().node.load()->file->processes) {
+    const std::int32_t pid = record.pid.load();
+    if (pid == 0 || record.gpu.load() != gpu) continue;
+    if (kill(pid, 0) != 0 && errno == ESRCH) continue;
+    if (found < *count && listed != nullptr) {
+      listed[found] = {static_cast<unsigned int>(pid), record.used.load(), ~0u, ~0u};
+    }
+    ++found;
+  }
+  const bool fits = found <= *count;
+  *count = found;
+  return fits ? nvml::NVML_SUCCESS : nvml::NVML_ERROR_INSUFFICIENT_SIZE;
+}
+
+}  // namespace
+
+nvml::nvmlReturn_t nvmlInit_v2() {
+  ProcessState& state = State();
+  if (state.forked.load() || state.node.load() == nullptr) {
+    return nvml::NVML_ERROR_DRIVER_NOT_LOADED;
+  }
+  NodeFile& file = *state.node.load()->file;
+  if (file.armed.load(std::memory_order_relaxed) != 0) {
+    const Meeting meeting = MeetFaults(file, FunctionId("nvmlInit_v2"), -1);
+    if (meeting.code.has_value()) return static_cast<nvml::nvmlReturn_t>(*meeting.code);
+  }
+  state.nvml_ready.store(true, std::memory_order_release);
+  return nvml::NVML_SUCCESS;
+}
+
+nvml::nvmlReturn_t nvmlSystemGetDriverVersion(char* version, unsigned int length) {
+  GPULEASE_ENTER_NVML(nvmlSystemGetDriverVersion, -1);
+  if (version == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  if (length < sizeof kDriverVersion) return nvml::NVML_ERROR_INSUFFICIENT_SIZE;
+  std::memcpy(version, kDriverVersion, sizeof kDriverVersion);
+  return nvml::NVML_SUCCESS;
+}
+
+const char* nvmlErrorString(nvml::nvmlReturn_t result) {
+  switch (result) {
+#define GPULEASE_NVML_RESULT(name, value, words) \
+  case nvml::name:                               \
+    return words;
+    GPULEASE_NVML_RESULTS(GPULEASE_NVML_RESULT)
+#undef GPULEASE_NVML_RESULT
+  }
+  return "Unknown Error";
+}
+
+nvml::nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvml::nvmlDevice_t* device) {
+  GPULEASE_ENTER_NVML(nvmlDeviceGetHandleByUUID, -1);
+  if (uuid == nullptr || device == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  const NodeFile& file = *State().node.load()->file;
+  for (std::uint32_t gpu = 0; gpu < file.gpu_count; ++gpu) {
+    if (driver::FormatUuid(NodeUuid(file, static_cast<int>(gpu))) == uuid) {
+      *device = reinterpret_cast<nvml::nvmlDevice_t>(static_cast<std::uintptr_t>(gpu) + 1);
+      return nvml::NVML_SUCCESS;
+    }
+  }
+  return nvml::NVML_ERROR_NOT_FOUND;
+}
+
+nvml::nvmlReturn_t nvmlDeviceGetMemoryInfo(nvml::nvmlDevice_t device, nvml::nvmlMemory_t* memory) {
+  const int gpu = GpuOfDevice(device);
+  GPULEASE_ENTER_NVML(nvmlDeviceGetMemoryInfo, gpu);
+  if (gpu < 0 || memory == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  const NodeMapping& node = *State().node.load();
+  const GpuRecord& record = node.file->gpus[gpu];
+  memory->total = record.capacity + kReserved;
+  memory->used = node.Recorded(gpu) + record.outside.load() + kReserved;
+  memory->free = memory->used < memory->total ? memory->total - memory->used : 0;
+  return nvml::NVML_SUCCESS;
+}
+
+nvml::nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvml::nvmlDevice_t device,
+                                              nvml::nvmlMemory_v2_t* memory) {
+  const int gpu = GpuOfDevice(device);
+  GPULEASE_ENTER_NVML(nvmlDeviceGetMemoryInfo_v2, gpu);
+  if (gpu < 0 || memory == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  if (memory->version != nvml::kMemoryV2) return nvml::NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  const NodeMapping& node = *State().node.load();
+  const GpuRecord& record = node.file->gpus[gpu];
+  memory->total = record.capacity + kReserved;
+  memory->reserved = kReserved;
+  memory->used = node.Recorded(gpu) + record.outside.load();
+  memory->free = memory->used < record.capacity ? record.capacity - memory->used : 0;
+  return nvml::NVML_SUCCESS;
+}
+
+nvml::nvmlReturn_t nvmlDeviceGetUtilizationRates(nvml::nvmlDevice_t device,
+                                                 nvml::nvmlUtilization_t* utilization) {
+  const int gpu = GpuOfDevice(device);
+  GPULEASE_ENTER_NVML(nvmlDeviceGetUtilizationRates, gpu);
+  if (gpu < 0 || utilization == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  utilization->gpu = State().node.load()->file->gpus[gpu].utilization.load();
+  utilization->memory = utilization->gpu / 2;
+  return nvml::NVML_SUCCESS;
+}
+
+nvml::nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvml::nvmlDevice_t device,
+                                                           unsigned int* count,
+                                                           nvml::nvmlProcessInfo_t* processes) {
+  const int gpu = GpuOfDevice(device);
+  GPULEASE_ENTER_NVML(nvmlDeviceGetComputeRunningProcesses_v3, gpu);
+  return ListProcesses(gpu, count, processes);
+}
+
+nvml::nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvml::nvmlDevice_t device,
+                                                           unsigned int* count,
+                                                           nvml::nvmlProcessInfo_t* processes) {
+  const int gpu = GpuOfDevice(device);
+  GPULEASE_ENTER_NVML(nvmlDeviceGetComputeRunningProcesses_v2, gpu);
+  return ListProcesses(gpu, count, processes);
+}
+
+}  // namespace gpulease

@@ -7,26 +7,37 @@
 // comes out as Effects, in order; executors carry them out and report back (Made, MakeFailed,
 // Destroyed, Observe).
 //
-// Invariant, checked by CheckInvariants() after every command in debug builds: for each pool,
-//   leased + offered + releasing + unconfirmed + quarantined + outside + free = total +
-//   overcommitted,
-// every counter equals the sum over the leases, and a tenant is charged exactly for the leases that
-// exist.
+// Invariant, checked by CheckInvariants(): for each pool,
+//   leased + offered + releasing + unconfirmed + quarantined + outside + free =
+//   total + overcommitted,
+// every counter equals the sum over the leases, and a tenant is charged exactly for the bytes of its
+// leases, until the last of them is free. Debug builds check after every command while there are at
+// most 64 leases and sessions, and every 4,096th command beyond (the check is linear).
 //
 // A lease's life:
+//
 //   kQueued -> kMaking -> kOffered -> kLeased -> (kRevoking) -> kReleased -> kDestroying ->
-//   kReleasing -> gone kMaking:     charged; the executor makes its chunks (shown to users as
-//   offered) kOffered:    chunks are made; the owner does not have all descriptors yet kReleased:
-//   the owner let go or died; others hold it open kDestroying: nobody has rights; the executor
-//   closes the daemon's descriptors (shown as releasing) kReleasing:  closed; the driver does not
-//   show the bytes as free yet; kUnconfirmed after `release_bound`
+//   kReleasing -> gone
+//
+//   kMaking:     charged; the executor makes its chunks (shown to users as offered)
+//   kOffered:    chunks are made; the owner does not have all descriptors yet
+//   kRevoking:   an administrator asked the holders to let go
+//   kReleased:   the owner let go or died; others hold it open
+//   kDestroying: nobody has rights; the executor closes the daemon's descriptors (shown as
+//                releasing)
+//   kReleasing:  closed; the driver does not show the bytes as free yet; kUnconfirmed after
+//                `release_bound`
+//
 // A lease whose rights ended while a living process may still map it counts as quarantined from
 // kDestroying on, in place of releasing and unconfirmed, until the driver shows the bytes.
 //
 // Fairness: requests that must wait are served in rounds over tenants, first come first served
 // within a tenant. The first in that order that its tenant's limit does not hold back reserves
-// every pool that it could use: nobody behind it takes memory of those pools, however small. A
-// request that comes while others wait for one of its pools waits too.
+// every pool that it could use: nobody behind it takes memory of those pools, however small, and it
+// stays the first for them until it is served or over. A request that comes while others wait takes
+// no memory of the pools that they reserve; a tenant's later requests do not take what an earlier
+// one waits for of the tenant's limit. A request that waits for a pool to be usable again reserves
+// nothing.
 //
 // Threads: none of its own; the caller serialises.
 #pragma once

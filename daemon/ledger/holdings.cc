@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Holdings: who has a lease open.
+#include <algorithm>
+
+#include "daemon/ledger/impl.h"
+#include "daemon/ledger/permissions.h"
+
+namespace gpulease::ledger {
+
+LeaseRecord* Ledger::Impl::FindLease(LeaseId id) {
+  const auto found = leases.find(id);
+  return found == leases.end() ? nullptr : &found->second;
+}
+
+Holding* Ledger::Impl::FindHolding(LeaseRecord& record, SessionId session) {
+  for (Holding& holding : record.lease.holders) {
+    if (holding.session == session) return &holding;
+  }
+  return nullptr;
+}
+
+void Ledger::Impl::AddHolding(LeaseRecord& record, SessionRecord& session, Access access) {
+  record.lease.holders.push_back({session.session.id, access, false});
+  session.session.open += 1;
+  if (record.lease.owner == session.session.id) return;
+  session.opened.insert(record.lease.id);
+  session.user->openings += 1;
+}
+
+bool Ledger::Impl::RemoveHolding(LeaseRecord& record, SessionId id) {
+  Holding* holding = FindHolding(record, id);
+  if (holding == nullptr) return false;
+  record.lease.holders.erase(record.lease.holders.begin() +
+                             (holding - record.lease.holders.data()));
+  SessionRecord& session = *FindSession(id);
+  session.session.open -= 1;
+  if (record.lease.owner == id) return true;
+  session.opened.erase(record.lease.id);
+  session.user->openings -= 1;
+  return true;
+}
+
+std::vector<SessionId> Ledger::Impl::HolderSessions(const LeaseRecord& record) const {
+  std::vector<SessionId> all;
+  all.reserve(record.lease.holders.size());
+  for (const Holding& holding : record.lease.holders) all.push_back(holding.session);
+  return all;
+}
+
+void Ledger::Impl::Take(SessionId session, LeaseId lease, Time now) {
+  LeaseRecord* record = FindLease(lease);
+  if (record == nullptr) return;
+  Holding* holding = FindHolding(*record, session);
+  if (holding == nullptr) return;
+  holding->taken = true;
+  if (record->lease.state == State::kOffered && record->lease.owner == session)
+    SetState(*record, State::kLeased, now);
+}
+
+void Ledger::Impl::Decline(SessionId session, LeaseId lease, Time now, Effects& effects) {
+  LeaseRecord* record = FindLease(lease);
+  if (record == nullptr) return;
+  const Holding* holding = FindHolding(*record, session);
+  // What it has taken before it still has: a repeated opening that failed undoes nothing.
+  if (holding == nullptr || holding->taken) return;
+  RemoveHolding(*record, session);
+  if (record->lease.state == State::kOffered && record->lease.owner == session) {
+    LetGo(*record, EventType::kReleased, now, effects);
+  } else {
+    Settle(*record, now, effects);
+  }
+}
+
+Result<Opened> Ledger::Impl::Open(SessionId session, LeaseId lease, Access access) {
+  SessionRecord* caller = FindSession(session);
+  if (caller == nullptr) return SessionEnded(session);
+  LeaseRecord* record = FindLease(lease);
+  if (record == nullptr) return NotOpenable(std::to_string(lease.value));
+  return OpenRecord(*caller, *record, access);
+}
+
+Result<Opened> Ledger::Impl::OpenByName(SessionId session, std::uint32_t owner_uid,
+                                        std::string_view name, Access access) {
+  SessionRecord* caller = FindSession(session);
+  if (caller == nullptr) return SessionEnded(session);
+  const auto user = users.find(owner_uid);
+  if (user != users.end()) {
+    const auto found = user->second.names.find(name);
+    if (found != user->second.names.end()) return OpenRecord(*caller, *found->second, access);
+  }
+  if (caller->session.spec.user.uid == owner_uid) {
+    return MakeError(Code::kNotFound, Reason::kNotOpenable,
+                     "the caller has no lease " + std::string(name));
+  }
+  return NotOpenable(std::to_string(owner_uid) + "/" + std::string(name));
+}
+
+Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& record,
+                                        Access access) {
+  const SessionId id = session.session.id;
+  Lease& lease = record.lease;
+  const std::string shown = std::to_string(lease.id.value);
+  Holding* holding = FindHolding(record, id);
+  const bool enough =
+      holding != nullptr && (holding->access == Access::kReadWrite || access == Access::kReadOnly);
+  if (!enough && lease.owner != id && !MayOpen(session.session.spec.user, lease, access))
+    return NotOpenable(shown);
+  // Who holds it already may be handed a released lease again; nobody new comes in.
+  const bool open = lease.state == State::kOffered || lease.state == State::kLeased ||
+                    (lease.state == State::kReleased && enough);
+  if (!open) {
+    const bool early = lease.state == State::kQueued || lease.state == State::kMaking;
+    return MakeError(Code::kFailedPrecondition, early ? Reason::kUnspecified : Reason::kNotOpenable,
+                     early ? "lease " + shown + " waits for its memory: open it once it is granted"
+                           : "lease " + shown + " has been released");
+  }
+  if (enough) return Opened{lease.id, true};
+  if (holding != nullptr) {
+    holding->access = access;
+    return Opened{lease.id, false};
+  }
+  if (lease.owner != id && session.user->openings >= options.limits.leases_per_user) {
+    return UserLimit("opened leases", session.session.spec.user.uid, session.user->openings,
+                     options.limits.leases_per_user);
+  }
+  AddHolding(record, session, access);
+  return Opened{lease.id, false};
+}
+
+Status Ledger::Impl::Close(SessionId session, LeaseId lease, Time now, Effects& effects) {
+  if (FindSession(session) == nullptr) return SessionEnded(session);
+  LeaseRecord* record = FindLease(lease);
+  if (record == nullptr || !RemoveHolding(*record, session)) {
+    return MakeError(Code::kNotFound, Reason::kNotOpenable,
+                     "lease " + std::to_string(lease.value) + " is not open in this session");
+  }
+  if (record->lease.owner == session) {
+    // It has let go before it said that it has it: then it had it.
+    if (record->lease.state == State::kOffered) SetState(*record, State::kLeased, now);
+    if (record->lease.state == State::kRevoking) DropOwner(*record);
+  }
+  Settle(*record, now, effects);
+  return {};
+}
+
+}  // namespace gpulease::ledger

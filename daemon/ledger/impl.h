@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Ledger::Impl: the ledger's books and the steps that commands are made of. Its members are defined
+// where their verbs are: sessions.cc, allocate.cc, serve.cc, groups.cc, holdings.cc, release.cc,
+// observe.cc, reading.cc, invariants.cc.
+//
+// After each command: nothing that waits could be served now, and `reserved` and the tenants'
+// `held` say what those that wait keep others from.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "daemon/ledger/accounts.h"
+#include "daemon/ledger/id_sequence.h"
+#include "daemon/ledger/ledger.h"
+#include "daemon/ledger/placement.h"
+#include "daemon/ledger/pool_account.h"
+#include "daemon/ledger/wait_queue.h"
+#include "daemon/ledger/wording.h"
+
+namespace gpulease::ledger {
+
+struct Ledger::Impl {
+  explicit Impl(Options given);
+
+  // ---- commands, as in ledger.h
+  Result<SessionId> OpenSession(SessionSpec spec, Time now, Effects& effects);
+  Status ResumeSession(SessionId id, std::uint64_t process);
+  void LoseConnection(SessionId id, Time now);
+  void EndSession(SessionId id, bool process_lives, Time now, Effects& effects);
+  Result<Allocated> Allocate(const AllocateCommand& command, Time now, Effects& effects);
+  bool Made(GroupId id, PageSize page_size, Time now, Effects& effects);
+  void MakeFailed(GroupId id, const Error& error, Time now, Effects& effects);
+  void Take(SessionId session, LeaseId lease, Time now);
+  void Decline(SessionId session, LeaseId lease, Time now, Effects& effects);
+  Result<Opened> Open(SessionId session, LeaseId lease, Access access);
+  Result<Opened> OpenByName(SessionId session, std::uint32_t owner_uid, std::string_view name,
+                            Access access);
+  Status Close(SessionId session, LeaseId lease, Time now, Effects& effects);
+  Result<Released> Release(SessionId session, const UserSpec& caller, LeaseId lease, bool force,
+                           Time now, Effects& effects);
+  void Destroyed(LeaseId lease, Time now, Effects& effects);
+  void Observe(PoolIndex pool, Bytes used, Time now, Effects& effects);
+  void ObserveLease(LeaseId lease, bool in_use, Time now, Effects& effects);
+  void SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
+                     Effects& effects);
+  void Tick(Time now, Effects& effects);
+  void Stop(Time now, Effects& effects);
+
+  // ---- sessions.cc
+  SessionRecord* FindSession(SessionId id);
+  // Erases what no session and no lease needs any more.
+  void Collect(UserAccount* user, std::uint32_t uid, TenantAccount* tenant);
+
+  // ---- allocate.cc
+  // What Allocate found out about a request before it charges anything.
+  struct Request {
+    std::vector<Piece> pieces;
+    PoolSet pools;
+    KindBytes requested{};
+    KindBytes bytes{};         // rounded up, at least
+    std::uint64_t chunks = 0;  // at least
+  };
+  Result<Request> CheckFields(const AllocateCommand& command, const SessionRecord& session) const;
+  Status CheckEver(const Request& request, const TenantAccount& tenant) const;
+  Status CheckNow(const AllocateCommand& command, const Request& request,
+                  const SessionRecord& session) const;
+  Allocated Retry(Group& group);
+  Group& AddGroup(const AllocateCommand& command, Request request, SessionRecord& session,
+                  Time now);
+
+  // ---- groups.cc
+  void Enqueue(Group& group, bool first);
+  void Dequeue(Group& group);
+  void Grant(Group& group, const Placement& placement, Time now, Effects& effects);
+  // A queued group is over.
+  void FailQueued(Group& group, Error error, Effects& effects);
+  // Nobody wants the chunks that the executor is making.
+  void CancelMaking(Group& group, Error error, Effects& effects);
+  void EraseGroup(Group& group);
+  Allocated Answer(const Group& group) const;
+
+  // ---- serve.cc
+  // Grants what can be granted, in order.
+  void Serve(Time now, Effects& effects);
+  bool ServeOne(Time now, Effects& effects);
+  void Expire(Group& group, Time now, Effects& effects);
+  void Emit(EventType type, const LeaseRecord& record, std::vector<SessionId> sessions,
+            Effects& effects) const;
+
+  // ---- holdings.cc
+  LeaseRecord* FindLease(LeaseId id);
+  Holding* FindHolding(LeaseRecord& record, SessionId session);
+  void AddHolding(LeaseRecord& record, SessionRecord& session, Access access);
+  // False when there was none.
+  bool RemoveHolding(LeaseRecord& record, SessionId session);
+  std::vector<SessionId> HolderSessions(const LeaseRecord& record) const;
+  Result<Opened> OpenRecord(SessionRecord& session, LeaseRecord& record, Access access);
+
+  // ---- release.cc
+  void SetState(LeaseRecord& record, State state, Time now);
+  void FreeName(LeaseRecord& record);
+  // The owner's right ends; its opening has ended before.
+  void DropOwner(LeaseRecord& record);
+  // The owner lets go of a made lease: released while others hold it, destroyed otherwise.
+  void LetGo(LeaseRecord& record, EventType type, Time now, Effects& effects);
+  // Destroys a lease that nobody has a right to any more.
+  void Settle(LeaseRecord& record, Time now, Effects& effects);
+  void StartDestroy(LeaseRecord& record, Time now, Effects& effects);
+  void Revoke(LeaseRecord& record, bool force, Time now, Effects& effects);
+  void EraseLease(LeaseRecord& record);
+
+  // ---- observe.cc
+  // `bytes` of a closed lease are free; erases it with the last of them.
+  void FreeBytes(LeaseRecord& record, Bytes bytes);
+
+  // ---- reading.cc
+  bool MaySee(const UserSpec& user, const Lease& lease) const;
+  std::vector<Blocker> BlockersOf(const PoolSet& pools, const TenantAccount* tenant) const;
+  Shortage ShortageOf(const std::vector<Piece>& pieces, const UserSpec& user) const;
+  std::uint64_t ChunkCount() const;
+  std::string CheckInvariants() const;
+  // Debug builds: CheckInvariants() after each command while there is little to check, then now
+  // and then; dies of what is wrong.
+  void Verify();
+
+  Options options;
+  std::deque<PoolAccount> pools;
+  IdSequence ids;
+  std::map<SessionId, SessionRecord> sessions;
+  std::map<LeaseId, LeaseRecord> leases;
+  std::unordered_map<GroupId, Group> groups;
+  std::unordered_map<std::uint32_t, UserAccount> users;
+  std::map<std::string, TenantAccount, std::less<>> tenants;
+  WaitQueue queue;
+  PoolSet reserved;
+  std::vector<TenantAccount*> held;  // tenants with a kind held
+  std::set<std::pair<Time, GroupId>> waits;
+  std::set<std::pair<Time, SessionId>> graces;
+  std::set<std::pair<Time, LeaseId>> bounds;
+  std::uint64_t closed_turns = 0;
+  std::uint64_t commands = 0;
+  bool stopping = false;
+};
+
+}  // namespace gpulease::ledger

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/ledger/ledger.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "daemon/ledger/impl.h"
+
+namespace gpulease::ledger {
+namespace {
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "ledger: %s\n", what.c_str());
+  std::abort();
+}
+
+}  // namespace
+
+Ledger::Impl::Impl(Options given) : options(std::move(given)), ids(options.id_seed) {
+  if (options.pools.size() > kMostPools) Die("more pools than it can count");
+  for (const PoolSpec& spec : options.pools) {
+    if (spec.granularity == 0) Die(spec.name + ": granularity 0");
+    PoolAccount& pool = pools.emplace_back();
+    pool.spec = spec;
+    pool.index = static_cast<PoolIndex>(pools.size() - 1);
+  }
+}
+
+void Ledger::Impl::Verify() {
+#ifndef NDEBUG
+  // 64 leases are checked in microseconds; beyond, one command in 4,096 pays for a check of all.
+  constexpr std::size_t kFewLeases = 64;
+  constexpr std::uint64_t kEvery = 4096;
+  if (leases.size() + sessions.size() > kFewLeases && ++commands % kEvery != 0) return;
+  if (const std::string wrong = CheckInvariants(); !wrong.empty()) Die(wrong);
+#endif
+}
+
+Ledger::Ledger(Options options) : impl_(std::make_unique<Impl>(std::move(options))) {}
+Ledger::~Ledger() = default;
+
+Result<SessionId> Ledger::OpenSession(SessionSpec spec, Time now, Effects& effects) {
+  auto result = impl_->OpenSession(std::move(spec), now, effects);
+  impl_->Verify();
+  return result;
+}
+
+Status Ledger::ResumeSession(SessionId session, std::uint64_t process, Time) {
+  auto status = impl_->ResumeSession(session, process);
+  impl_->Verify();
+  return status;
+}
+
+void Ledger::LoseConnection(SessionId session, Time now) {
+  impl_->LoseConnection(session, now);
+  impl_->Verify();
+}
+
+void Ledger::EndSession(SessionId session, bool process_lives, Time now, Effects& effects) {
+  impl_->EndSession(session, process_lives, now, effects);
+  impl_->Verify();
+}
+
+Result<Allocated> Ledger::Allocate(const AllocateCommand& command, Time now, Effects& effects) {
+  auto result = impl_->Allocate(command, now, effects);
+  impl_->Verify();
+  return result;
+}
+
+bool Ledger::Made(GroupId group, PageSize page_size, Time now, Effects& effects) {
+  const bool wanted = impl_->Made(group, page_size, now, effects);
+  impl_->Verify();
+  return wanted;
+}
+
+void Ledger::MakeFailed(GroupId group, const Error& error, Time now, Effects& effects) {
+  impl_->MakeFailed(group, error, now, effects);
+  impl_->Verify();
+}
+
+void Ledger::Take(SessionId session, LeaseId lease, Time now, Effects&) {
+  impl_->Take(session, lease, now);
+  impl_->Verify();
+}
+
+void Ledger::Decline(SessionId session, LeaseId lease, Time now, Effects& effects) {
+  impl_->Decline(session, lease, now, effects);
+  impl_->Verify();
+}
+
+Result<Opened> Ledger::Open(SessionId session, LeaseId lease, Access access, Time, Effects&) {
+  auto result = impl_->Open(session, lease, access);
+  impl_->Verify();
+  return result;
+}
+
+Result<Opened> Ledger::OpenByName(SessionId session, std::uint32_t owner_uid, std::string_view name,
+                                  Access access, Time, Effects&) {
+  auto result = impl_->OpenByName(session, owner_uid, name, access);
+  impl_->Verify();
+  return result;
+}
+
+Status Ledger::Close(SessionId session, LeaseId lease, Time now, Effects& effects) {
+  auto status = impl_->Close(session, lease, now, effects);
+  impl_->Verify();
+  return status;
+}
+
+Result<Released> Ledger::Release(SessionId session, const UserSpec& caller, LeaseId lease,
+                                 bool force, Time now, Effects& effects) {
+  auto result = impl_->Release(session, caller, lease, force, now, effects);
+  impl_->Verify();
+  return result;
+}
+
+void Ledger::Destroyed(LeaseId lease, Time now, Effects& effects) {
+  impl_->Destroyed(lease, now, effects);
+  impl_->Verify();
+}
+
+void Ledger::Observe(PoolIndex pool, Bytes used, Time now, Effects& effects) {
+  impl_->Observe(pool, used, now, effects);
+  impl_->Verify();
+}
+
+void Ledger::ObserveLease(LeaseId lease, bool in_use, Time now, Effects& effects) {
+  impl_->ObserveLease(lease, in_use, now, effects);
+  impl_->Verify();
+}
+
+void Ledger::SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
+                           Effects& effects) {
+  impl_->SetPoolUsable(pool, usable, message, now, effects);
+  impl_->Verify();
+}
+
+void Ledger::Tick(Time now, Effects& effects) {
+  impl_->Tick(now, effects);
+  impl_->Verify();
+}
+
+void Ledger::Stop(Time now, Effects& effects) {
+  impl_->Stop(now, effects);
+  impl_->Verify();
+}
+
+}  // namespace gpulease::ledger

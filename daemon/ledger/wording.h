@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The Ledger's refusals in words: what was asked, what stands against it and what helps.
+#pragma once
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/ledger/accounts.h"
+
+namespace gpulease::ledger {
+
+// What stands against pieces that do not fit now.
+struct Shortage {
+  const std::vector<Piece>& pieces;
+  const std::deque<PoolAccount>& pools;
+  std::vector<Blocker> blockers;
+  bool blocker_visible = false;      // the asker may see whose the first blocker is
+  std::uint32_t waiting_before = 0;  // groups
+};
+
+Error SessionEnded(SessionId session);
+Error BadField(std::string message);
+// No pool, or not all pools together, could ever give it.
+Error TooLargeForPools(const std::vector<Piece>& pieces, const std::deque<PoolAccount>& pools);
+Error TooLargeForTenant(const TenantAccount& tenant, PoolKind kind, Bytes asked);
+Error TooManyChunks(std::uint64_t asked, std::uint64_t limit);
+Error NoChunksLeft(std::uint64_t asked, std::uint64_t used, std::uint64_t limit);
+Error NoUsablePool(const std::vector<Piece>& pieces, const std::deque<PoolAccount>& pools);
+// `requested` is as asked, `charged` rounded up; `waiting`: an earlier group of the tenant waits
+// for the limit.
+Error TenantLimit(const TenantAccount& tenant, PoolKind kind, Bytes requested, Bytes charged,
+                  bool waiting);
+Error MemoryShort(const Shortage& shortage);
+// MemoryShort after a wait.
+Error WaitOver(const Shortage& shortage, Duration waited);
+// The books have room, the driver has none; `driver` is what it said.
+Error DriverMemoryShort(const Shortage& shortage, const Error& driver, Duration tried);
+Error NotTheCallers(LeaseId lease);
+Error NotOpenable(std::string_view lease);
+// A user's limit on `what` ("sessions").
+Error UserLimit(std::string_view what, std::uint32_t uid, std::uint32_t has, std::uint32_t limit);
+
+std::string_view KindName(PoolKind kind);
+
+}  // namespace gpulease::ledger

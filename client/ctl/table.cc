@@ -27,7 +27,8 @@ bool IsEmpty(const Cell& cell) {
 
 bool IsNumber(const Cell& cell) {
   return std::holds_alternative<std::int64_t>(cell.value) ||
-         std::holds_alternative<std::uint64_t>(cell.value);
+         std::holds_alternative<std::uint64_t>(cell.value) ||
+         std::holds_alternative<Rows>(cell.value);  // how many
 }
 
 std::string NumberText(std::uint64_t number, Unit unit) {
@@ -51,8 +52,9 @@ std::string NumberText(std::uint64_t number, Unit unit) {
   return std::to_string(number);
 }
 
-// A cell in text; "-" where there is nothing.
-std::string CellText(const Cell& cell, Unit unit) {
+// A cell in text; "-" where there is nothing, or where a number is negative: unknown.
+std::string CellText(const Cell& cell, const Column& column) {
+  if (column.show == Show::kUnlessEmpty && IsEmpty(cell)) return "-";
   struct Visitor {
     Unit unit;
     std::string operator()(const std::string& text) const {
@@ -60,6 +62,7 @@ std::string CellText(const Cell& cell, Unit unit) {
       return Printable(unit == Unit::kShortUuid ? ShortUuid(text) : text);
     }
     std::string operator()(std::int64_t number) const {
+      if (number < 0) return "-";
       if (unit == Unit::kMillis) return FormatMillis(number);
       return std::to_string(number);
     }
@@ -80,7 +83,7 @@ std::string CellText(const Cell& cell, Unit unit) {
       return std::to_string(rows ? rows->rows.size() : 0);
     }
   };
-  return std::visit(Visitor{unit}, cell.value);
+  return std::visit(Visitor{column.unit}, cell.value);
 }
 
 // Columns on a screen: characters, not bytes.
@@ -111,7 +114,7 @@ void PrintColumns(const Table& table, const TextStyle& style, std::string_view i
   for (std::size_t i : shown) {
     std::size_t width = style.headings ? Width(table.columns[i].heading) : 0;
     for (const std::vector<Cell>& row : table.rows)
-      width = std::max(width, Width(CellText(row[i], table.columns[i].unit)));
+      width = std::max(width, Width(CellText(row[i], table.columns[i])));
     widths.push_back(width);
     right.push_back(!table.rows.empty() && IsNumber(table.rows.front()[i]));
   }
@@ -134,7 +137,7 @@ void PrintColumns(const Table& table, const TextStyle& style, std::string_view i
     print_line([&](std::size_t i) { return table.columns[i].heading; },
                [](std::size_t) { return false; });
   for (const std::vector<Cell>& row : table.rows)
-    print_line([&](std::size_t i) { return CellText(row[i], table.columns[i].unit); },
+    print_line([&](std::size_t i) { return CellText(row[i], table.columns[i]); },
                [&](std::size_t i) { return row[i].unusual; });
 }
 
@@ -152,7 +155,7 @@ void PrintRecord(const Table& table, const TextStyle& style, std::ostream& out) 
       PrintColumns(**rows, style, "  ", out);
     } else {
       out << column.heading << std::string(width - Width(column.heading) + 2, ' ')
-          << Emphasised(CellText(row[i], column.unit), style.colour && row[i].unusual) << "\n";
+          << Emphasised(CellText(row[i], column), style.colour && row[i].unusual) << "\n";
     }
   }
 }

@@ -58,7 +58,10 @@ std::vector<int> VisibleGpus(const Node& node) {
 ProcessState::ProcessState() {
   for (int gpu = 0; gpu < kMaxGpus; ++gpu) contexts[static_cast<std::size_t>(gpu)].gpu = gpu;
   // A child inherits the memory and not the driver, as with the real one.
-  pthread_atfork(nullptr, nullptr, [] { State().forked.store(true); });
+  pthread_atfork(nullptr, nullptr, [] {
+    ProcessState& state = State();
+    if (state.cuda_ready.load() || state.nvml_ready.load()) state.forked.store(true);
+  });
 }
 
 ProcessState& State() {

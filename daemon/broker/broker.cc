@@ -1,0 +1,578 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/broker/broker.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+
+namespace gpulease::broker {
+namespace {
+
+using ledger::Effect;
+using ledger::Effects;
+using ledger::GroupId;
+using ledger::LeaseId;
+using ledger::PoolIndex;
+using ledger::SessionId;
+using ledger::State;
+
+ledger::Options LedgerOptions(const Options& options) {
+  ledger::Options result;
+  for (const Pool& pool : options.pools) result.pools.push_back(pool.spec);
+  result.limits = options.limits;
+  result.id_seed = options.id_seed;
+  return result;
+}
+
+Event::Type TypeOf(ledger::EventType type) {
+  switch (type) {
+    case ledger::EventType::kGranted:
+      return Event::Type::kGranted;
+    case ledger::EventType::kReleased:
+      return Event::Type::kReleased;
+    case ledger::EventType::kOwnerGone:
+      return Event::Type::kOwnerGone;
+    case ledger::EventType::kRevoked:
+      return Event::Type::kRevoked;
+    case ledger::EventType::kExpired:
+      return Event::Type::kExpired;
+    case ledger::EventType::kPoolState:
+      return Event::Type::kGpuState;
+  }
+  return Event::Type::kGpuState;
+}
+
+// Text from a client, fit for a terminal and a log.
+template <std::size_t N>
+std::string Printable(const char (&text)[N]) {
+  std::string result(text, strnlen(text, N));
+  for (char& c : result) {
+    if (!std::isprint(static_cast<unsigned char>(c))) c = '?';
+  }
+  return result;
+}
+
+Error SessionEnded() {
+  return MakeError(Code::kFailedPrecondition, Reason::kSessionEnded,
+                   "the session is over or another process's: connect anew");
+}
+
+Error NotVisible() {
+  return MakeError(Code::kNotFound, Reason::kNotOpenable,
+                   "no such lease, or none that you may see");
+}
+
+}  // namespace
+
+Broker::Broker(Options options)
+    : options_(std::move(options)),
+      ledger_(LedgerOptions(options_)),
+      watches_(options_.pools.size()) {
+  makers_ = std::make_unique<memory::Lane>("makers", 4, [] { return kNever; });
+  for (PoolIndex i = 0; i < options_.pools.size(); ++i) {
+    const Pool& pool = options_.pools[i];
+    const bool device = pool.spec.kind == ledger::PoolKind::kDevice;
+    if (device) {
+      watches_[i].device =
+          std::make_unique<memory::DeviceMemory>(options_.cuda, pool.gpu.ordinal, pool.gpu.uuid);
+    }
+    watches_[i].lane = std::make_unique<memory::Lane>(
+        device ? "gpu" + std::to_string(pool.gpu.ordinal) : pool.spec.name, 1,
+        [this, i, device] { return device ? ObserveDevice(i) : ObserveHost(i); });
+    // The first view: what others use already.
+    if (device) watches_[i].lane->ObserveAt(BootClock::now());
+  }
+}
+
+Broker::~Broker() { StopLanes(std::chrono::seconds(1)); }
+
+bool Broker::StopLanes(Duration bound) {
+  bool all = makers_->Stop(bound);
+  for (PoolWatch& watch : watches_) all = watch.lane->Stop(bound) && all;
+  return all;
+}
+
+// ------------------------------------------------------------------------------------------------
+// effects
+
+void Broker::Carry(Effects effects, GroupId inline_group) {
+  for (Effect& effect : effects) {
+    switch (effect.kind) {
+      case Effect::Kind::kMake:
+        if (effect.group != inline_group) MakeOnLane(effect.group);
+        break;
+      case Effect::Kind::kReady:
+        if (std::optional<Waiter> waiter = TakeWaiter(effect.group)) {
+          waiter->done(HandOver(waiter->session, waiter->push_tag, effect.group));
+        }
+        break;
+      case Effect::Kind::kFailed:
+        if (std::optional<Waiter> waiter = TakeWaiter(effect.group))
+          waiter->done(*std::move(effect.error));
+        break;
+      case Effect::Kind::kDestroy:
+        Destroy(effect.lease, effect.pool);
+        break;
+      case Effect::Kind::kObserve:
+        watches_[effect.pool].lane->ObserveAt(BootClock::now());
+        break;
+      case Effect::Kind::kForget:
+        reception_->Forget(effect.session);
+        break;
+      case Effect::Kind::kEvent: {
+        Event event;
+        event.type = TypeOf(effect.event);
+        event.lease_id = effect.lease.value;
+        event.name = std::move(effect.name);
+        event.message = std::move(effect.message);
+        if (effect.pool != ledger::kNoPool) event.gpu_uuid = options_.pools[effect.pool].gpu.uuid;
+        events_.Publish(std::move(event), effect.sessions);
+        break;
+      }
+    }
+  }
+  TellDeadline();
+}
+
+void Broker::TellDeadline() {
+  Time deadline;
+  {
+    MutexLock lock(mutex_);
+    deadline = ledger_.NextDeadline();
+    if (deadline == told_deadline_) return;
+    told_deadline_ = deadline;
+  }
+  if (deadline_changed_) deadline_changed_(deadline);
+}
+
+std::optional<Broker::Waiter> Broker::TakeWaiter(GroupId group) {
+  MutexLock lock(mutex_);
+  const auto found = waiters_.find(group);
+  if (found == waiters_.end()) return std::nullopt;
+  Waiter waiter = std::move(found->second);
+  waiters_.erase(found);
+  return waiter;
+}
+
+void Broker::Tick() {
+  Effects effects;
+  {
+    MutexLock lock(mutex_);
+    told_deadline_ = kNever;
+    ledger_.Tick(BootClock::now(), effects);
+  }
+  Carry(std::move(effects));
+}
+
+void Broker::Stop() {
+  Effects effects;
+  std::map<GroupId, Waiter> waiters;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    ledger_.Stop(BootClock::now(), effects);
+  }
+  Carry(std::move(effects));
+  {
+    MutexLock lock(mutex_);
+    waiters.swap(waiters_);
+  }
+  for (auto& [group, waiter] : waiters) {
+    waiter.done(MakeError(Code::kUnavailable, Reason::kStopping,
+                          "the daemon is about to stop: retry when it is back"));
+  }
+  Event event;
+  event.type = Event::Type::kStopping;
+  event.message = "the daemon is about to stop";
+  events_.Publish(std::move(event), {});
+}
+
+// ------------------------------------------------------------------------------------------------
+// sessions
+
+Result<peers::Registrar::Admitted> Broker::Admit(const peers::Peer& peer,
+                                                 const handle::Hello& hello) {
+  Effects effects;
+  Admitted admitted;
+  {
+    MutexLock lock(mutex_);
+    const Time now = BootClock::now();
+    if (stopping_) {
+      return MakeError(Code::kUnavailable, Reason::kStopping,
+                       "the daemon is about to stop: retry when it is back");
+    }
+    const SessionId resumed{hello.resume_session_id};
+    if (resumed && ledger_.ResumeSession(resumed, peer.process, now).ok()) {
+      admitted = {resumed, true};
+    } else {
+      ledger::SessionSpec spec;
+      spec.user = peer.user;
+      spec.user.administrator = IsAdministrator(peer);
+      spec.pid = peer.pid;
+      spec.process = peer.process;
+      spec.tenant = options_.tenant_of(peer);
+      spec.program = Printable(hello.program);
+      if (spec.program.empty()) spec.program = peer.program;
+      spec.client_version = Printable(hello.client_version);
+      Result<SessionId> session = ledger_.OpenSession(std::move(spec), now, effects);
+      if (!session.ok()) return std::move(session).error();
+      admitted = {*session, false};
+    }
+  }
+  Carry(std::move(effects));
+  // While somebody is here the driver's view is kept fresh.
+  const Time now = BootClock::now();
+  for (PoolWatch& watch : watches_) {
+    if (watch.device) watch.lane->ObserveAt(After(now, std::chrono::seconds(1)));
+  }
+  return admitted;
+}
+
+void Broker::Took(SessionId session, LeaseId lease, bool ok) {
+  Effects effects;
+  {
+    MutexLock lock(mutex_);
+    if (ok) {
+      ledger_.Take(session, lease, BootClock::now(), effects);
+    } else {
+      ledger_.Decline(session, lease, BootClock::now(), effects);
+    }
+  }
+  Carry(std::move(effects));
+}
+
+void Broker::LostConnection(SessionId session) {
+  {
+    MutexLock lock(mutex_);
+    ledger_.LoseConnection(session, BootClock::now());
+  }
+  TellDeadline();
+}
+
+void Broker::Died(SessionId session) {
+  Effects effects;
+  {
+    MutexLock lock(mutex_);
+    ledger_.EndSession(session, /*process_lives=*/false, BootClock::now(), effects);
+  }
+  Carry(std::move(effects));
+}
+
+Status Broker::CheckSession(const peers::Peer& peer, SessionId session) const {
+  MutexLock lock(mutex_);
+  const ledger::Session* const found = ledger_.FindSession(session);
+  if (found == nullptr || found->spec.process != peer.process) return SessionEnded();
+  return {};
+}
+
+// ------------------------------------------------------------------------------------------------
+// allocating
+
+Result<Grant> Broker::Allocate(const peers::Peer& peer, std::uint64_t push_tag,
+                               const ledger::AllocateCommand& command) {
+  GPULEASE_RETURN_IF_ERROR(CheckSession(peer, command.session));
+  if (reception_->FindSocket(command.session) == nullptr) {
+    return MakeError(
+        Code::kUnavailable, Reason::kHandOver,
+        "the session has no handle socket now: nothing was leased; connect anew and retry");
+  }
+  Effects effects;
+  Result<ledger::Allocated> allocated = ledger::Allocated();
+  {
+    MutexLock lock(mutex_);
+    if (stopping_) {
+      return MakeError(Code::kUnavailable, Reason::kStopping,
+                       "the daemon is about to stop: retry when it is back");
+    }
+    allocated = ledger_.Allocate(command, BootClock::now(), effects);
+  }
+  if (!allocated.ok()) {
+    Carry(std::move(effects));
+    return std::move(allocated).error();
+  }
+  const bool make_here = !allocated->retry && allocated->state == State::kMaking;
+  Carry(std::move(effects), make_here ? allocated->group : GroupId());
+  if (make_here) MakeHere(allocated->group);
+  return HandOver(command.session, push_tag, allocated->group);
+}
+
+// The group as it is now: pushed when its chunks are there, else as queued.
+Result<Grant> Broker::HandOver(SessionId session, std::uint64_t push_tag, GroupId group) {
+  Grant grant;
+  {
+    MutexLock lock(mutex_);
+    for (const LeaseId id : ledger_.GroupLeases(group)) {
+      const ledger::Lease* const lease = ledger_.FindLease(id);
+      if (lease == nullptr || lease->owner != session) continue;
+      grant.leases.push_back(ViewOf(*lease));
+      if (lease->state == State::kQueued || lease->state == State::kMaking) grant.queued = true;
+    }
+    if (grant.queued) grant.queue_position = ledger_.QueuePosition(group);
+  }
+  if (grant.leases.empty()) {
+    return MakeError(Code::kAborted, Reason::kHandOver,
+                     "the lease was given back or lost while it was made: retry");
+  }
+  if (grant.queued) return grant;
+  for (const LeaseView& view : grant.leases) {
+    GPULEASE_RETURN_IF_ERROR(Push(session, push_tag, view.lease, ledger::Access::kReadWrite));
+  }
+  return grant;
+}
+
+Status Broker::Push(SessionId session, std::uint64_t push_tag, const ledger::Lease& lease,
+                    ledger::Access access) {
+  const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(lease.id);
+  if (!memory)
+    return MakeError(Code::kAborted, Reason::kHandOver, "the lease ended while it was handed over");
+  peers::Parcel parcel;
+  parcel.tag = push_tag;
+  parcel.lease_id = lease.id.value;
+  parcel.generation = lease.generation;
+  parcel.read_only = access == ledger::Access::kReadOnly;
+  if (lease.kind == ledger::PoolKind::kDevice) {
+    for (const UniqueFd& chunk : memory->device) parcel.descriptors.push_back(chunk.get());
+    parcel.owner = memory;
+  } else {
+    auto opened = std::make_shared<std::vector<UniqueFd>>();
+    for (const memory::HostChunk& chunk : memory->host) {
+      Result<UniqueFd> fd = chunk.OpenFor(access);
+      if (!fd.ok()) return std::move(fd).error();
+      parcel.descriptors.push_back(fd->get());
+      opened->push_back(std::move(*fd));
+    }
+    parcel.owner = opened;
+  }
+  return reception_->Push(session, std::move(parcel));
+}
+
+std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uint64_t push_tag,
+                            LeaseId lease, GrantCallback done) {
+  if (Status status = CheckSession(peer, session); !status.ok()) {
+    done(std::move(status).error());
+    return 0;
+  }
+  Result<ledger::Allocated> group = ledger::Allocated();
+  std::optional<Waiter> replaced;
+  std::uint64_t ticket = 0;
+  {
+    MutexLock lock(mutex_);
+    group = ledger_.FindGroup(session, lease);
+    if (group.ok() && !stopping_ &&
+        (group->state == State::kQueued || group->state == State::kMaking)) {
+      ticket = next_ticket_++;
+      Waiter& waiter = waiters_[group->group];
+      if (waiter.ticket != 0) replaced = std::move(waiter);
+      waiter = {ticket, session, push_tag, std::move(done)};
+    }
+  }
+  if (replaced) {
+    replaced->done(
+        MakeError(Code::kAborted, Reason::kUnspecified, "another call awaits the same lease now"));
+  }
+  if (ticket != 0) return ticket;
+  if (!group.ok()) {
+    done(std::move(group).error());
+  } else {
+    done(HandOver(session, push_tag, group->group));
+  }
+  return 0;
+}
+
+void Broker::CancelAwait(std::uint64_t ticket) {
+  GrantCallback done;
+  {
+    MutexLock lock(mutex_);
+    const auto found = std::find_if(waiters_.begin(), waiters_.end(), [&](const auto& entry) {
+      return entry.second.ticket == ticket;
+    });
+    if (ticket == 0 || found == waiters_.end()) return;
+    done = std::move(found->second.done);
+    waiters_.erase(found);
+  }
+  done(MakeError(Code::kCancelled, Reason::kUnspecified,
+                 "the call was cancelled; the lease still waits"));
+}
+
+// ------------------------------------------------------------------------------------------------
+// open, close, release
+
+Result<LeaseView> Broker::FinishOpen(SessionId session, std::uint64_t push_tag,
+                                     Result<ledger::Opened> opened, Effects effects,
+                                     ledger::Access access) {
+  Carry(std::move(effects));
+  if (!opened.ok()) return std::move(opened).error();
+  std::optional<LeaseView> view;
+  {
+    MutexLock lock(mutex_);
+    if (const ledger::Lease* const lease = ledger_.FindLease(opened->lease)) view = ViewOf(*lease);
+  }
+  Status pushed = view ? Push(session, push_tag, view->lease, access)
+                       : Status(MakeError(Code::kAborted, Reason::kHandOver,
+                                          "the lease ended while it was opened"));
+  if (pushed.ok()) return *std::move(view);
+  // A failed Open undoes itself, and not the lease.
+  if (!opened->already_open) static_cast<void>(CloseHolding(session, opened->lease).ok());
+  return std::move(pushed).error();
+}
+
+Result<LeaseView> Broker::Open(const peers::Peer& peer, SessionId session, std::uint64_t push_tag,
+                               LeaseId lease, ledger::Access access) {
+  GPULEASE_RETURN_IF_ERROR(CheckSession(peer, session));
+  Effects effects;
+  Result<ledger::Opened> opened = ledger::Opened();
+  {
+    MutexLock lock(mutex_);
+    opened = ledger_.Open(session, lease, access, BootClock::now(), effects);
+  }
+  return FinishOpen(session, push_tag, std::move(opened), std::move(effects), access);
+}
+
+Result<LeaseView> Broker::OpenByName(const peers::Peer& peer, SessionId session,
+                                     std::uint64_t push_tag, std::uint32_t owner_uid,
+                                     std::string_view name, ledger::Access access) {
+  GPULEASE_RETURN_IF_ERROR(CheckSession(peer, session));
+  Effects effects;
+  Result<ledger::Opened> opened = ledger::Opened();
+  {
+    MutexLock lock(mutex_);
+    opened = ledger_.OpenByName(session, owner_uid, name, access, BootClock::now(), effects);
+  }
+  return FinishOpen(session, push_tag, std::move(opened), std::move(effects), access);
+}
+
+Status Broker::Close(const peers::Peer& peer, SessionId session, LeaseId lease) {
+  GPULEASE_RETURN_IF_ERROR(CheckSession(peer, session));
+  return CloseHolding(session, lease);
+}
+
+Status Broker::CloseHolding(SessionId session, LeaseId lease) {
+  Effects effects;
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    status = ledger_.Close(session, lease, BootClock::now(), effects);
+  }
+  Carry(std::move(effects));
+  return status;
+}
+
+Result<ledger::Released> Broker::Release(const peers::Peer& peer, SessionId session, LeaseId lease,
+                                         bool force) {
+  if (session) GPULEASE_RETURN_IF_ERROR(CheckSession(peer, session));
+  ledger::UserSpec caller = peer.user;
+  caller.administrator = IsAdministrator(peer);
+  Effects effects;
+  Result<ledger::Released> released = ledger::Released();
+  {
+    MutexLock lock(mutex_);
+    released = ledger_.Release(session, caller, lease, force, BootClock::now(), effects);
+  }
+  Carry(std::move(effects));
+  return released;
+}
+
+// ------------------------------------------------------------------------------------------------
+// reading
+
+LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
+  LeaseView view;
+  view.lease = lease;
+  if (lease.pool != ledger::kNoPool) {
+    const Pool& pool = options_.pools[lease.pool];
+    if (lease.kind == ledger::PoolKind::kDevice) {
+      view.gpu_uuid = pool.gpu.uuid;
+    } else {
+      view.numa_node = pool.numa_node;
+    }
+  }
+  return view;
+}
+
+LeaseView Broker::FullViewOf(const ledger::Lease& lease) const {
+  LeaseView view = ViewOf(lease);
+  for (const ledger::Holding& holding : lease.holders) {
+    HolderView holder;
+    holder.holding = holding;
+    holder.owner = holding.session == lease.owner;
+    if (const ledger::Session* const session = ledger_.FindSession(holding.session)) {
+      holder.pid = session->spec.pid;
+      holder.uid = session->spec.user.uid;
+      holder.program = session->spec.program;
+    }
+    view.holders.push_back(std::move(holder));
+  }
+  if (lease.state == State::kQueued) {
+    view.queue_position = ledger_.QueuePosition(lease.group);
+    view.blockers = ledger_.Blockers(lease.group);
+  }
+  return view;
+}
+
+Result<LeaseView> Broker::GetLease(const peers::Peer& peer, LeaseId id) const {
+  ledger::UserSpec user = peer.user;
+  user.administrator = IsAdministrator(peer);
+  MutexLock lock(mutex_);
+  const ledger::Lease* const lease = ledger_.FindLease(id);
+  if (lease == nullptr || !ledger_.MaySee(user, *lease)) return NotVisible();
+  return FullViewOf(*lease);
+}
+
+Result<LeaseView> Broker::GetLeaseByName(const peers::Peer& peer, std::uint32_t owner_uid,
+                                         std::string_view name) const {
+  ledger::UserSpec user = peer.user;
+  user.administrator = IsAdministrator(peer);
+  MutexLock lock(mutex_);
+  const ledger::Lease* const lease = ledger_.FindByName(owner_uid, name);
+  if (lease == nullptr || !ledger_.MaySee(user, *lease)) return NotVisible();
+  return FullViewOf(*lease);
+}
+
+std::vector<LeaseView> Broker::ListLeases(
+    const peers::Peer& peer, LeaseId after, std::size_t most,
+    const std::function<bool(const LeaseView&)>& wanted) const {
+  ledger::UserSpec user = peer.user;
+  user.administrator = IsAdministrator(peer);
+  std::vector<LeaseView> views;
+  MutexLock lock(mutex_);
+  while (views.size() < most) {
+    const std::vector<const ledger::Lease*> leases = ledger_.Leases(after, most);
+    for (const ledger::Lease* const lease : leases) {
+      after = lease->id;
+      if (!ledger_.MaySee(user, *lease)) continue;
+      LeaseView view = FullViewOf(*lease);
+      if (wanted(view)) views.push_back(std::move(view));
+      if (views.size() == most) break;
+    }
+    if (leases.size() < most) break;
+  }
+  return views;
+}
+
+std::vector<ledger::Session> Broker::ListSessions(const peers::Peer& peer, SessionId after,
+                                                  std::size_t most) const {
+  const bool all = IsAdministrator(peer);
+  std::vector<ledger::Session> result;
+  MutexLock lock(mutex_);
+  while (result.size() < most) {
+    const std::vector<const ledger::Session*> sessions = ledger_.Sessions(after, most);
+    for (const ledger::Session* const session : sessions) {
+      after = session->id;
+      if (all || session->spec.user.uid == peer.user.uid) result.push_back(*session);
+      if (result.size() == most) break;
+    }
+    if (sessions.size() < most) break;
+  }
+  return result;
+}
+
+PoolIndex Broker::FindGpu(std::string_view uuid) const {
+  for (PoolIndex i = 0; i < options_.pools.size(); ++i) {
+    if (options_.pools[i].spec.kind == ledger::PoolKind::kDevice &&
+        options_.pools[i].gpu.uuid == uuid)
+      return i;
+  }
+  return ledger::kNoPool;
+}
+
+}  // namespace gpulease::broker

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Broker: the ledger and the hands that carry out what it decides. It owns no rule: the ledger
+// decides, the broker locks it, makes and closes chunks, hands them over, wakes those who wait, and
+// reports back.
+//
+// Threads: any. One lock guards the ledger and is never held over a driver call, a send or a
+// callback. A lane's gate may be held when the lock is taken, never the other way round.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "daemon/broker/event_hub.h"
+#include "daemon/broker/view.h"
+#include "daemon/ledger/ledger.h"
+#include "daemon/memory/device_memory.h"
+#include "daemon/memory/lane.h"
+#include "daemon/memory/lease_memory.h"
+#include "daemon/peers/reception.h"
+#include "driver/nvml_driver.h"
+
+namespace gpulease::broker {
+
+// A GPU or a NUMA node that leases come from. The index in Options::pools is the ledger's.
+struct Pool {
+  ledger::PoolSpec spec;
+  driver::GpuDescription gpu;  // device pools
+  std::int32_t numa_node = 0;  // host pools
+};
+
+struct Options {
+  std::vector<Pool> pools;
+  std::vector<driver::GpuDescription> unsupported_gpus;  // shown, never leased from
+  ledger::Limits limits;
+  std::uint64_t id_seed = 0;
+  unsigned populate_threads = 1;
+  std::shared_ptr<const driver::CudaDriver> cuda;  // null: no GPUs
+  std::shared_ptr<const driver::NvmlDriver> nvml;  // null: releases count when they are closed
+  // Who pays for a session of this peer.
+  std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
+  std::function<bool(const peers::Peer&)> is_administrator;
+  // One line for the log: something an administrator should know.
+  std::function<void(const std::string&)> report;
+};
+
+class Broker : public peers::Registrar {
+ public:
+  explicit Broker(Options options);
+  ~Broker() override;
+
+  // The Reception that pushes go to; set once, before anybody can call.
+  void Attach(peers::Reception* reception) { reception_ = reception; }
+  // Called, from any thread, when the ledger's next deadline may have changed.
+  void OnDeadline(std::function<void(Time)> changed) { deadline_changed_ = std::move(changed); }
+  void Tick();
+  // Looks for driver calls that have not returned; from the loop, now and then.
+  void CheckLanes();
+  // Fails every wait and tells watchers. Nothing is granted afterwards.
+  void Stop();
+  // Ends the lanes; false when a driver call did not return.
+  bool StopLanes(Duration bound);
+
+  // ---- for rpc. `peer` is who calls; `session` must be his process's.
+  // Errors: those of the API (proto/gpulease/v1/lease.proto).
+  Result<Grant> Allocate(const peers::Peer& peer, std::uint64_t push_tag,
+                         const ledger::AllocateCommand& command);
+  // Calls `done` once, at once or later, from any thread. The ticket takes the wait back:
+  // CancelAwait; 0: none is needed.
+  using GrantCallback = std::function<void(Result<Grant>)>;
+  std::uint64_t Await(const peers::Peer& peer, ledger::SessionId session, std::uint64_t push_tag,
+                      ledger::LeaseId lease, GrantCallback done);
+  // `done` is called with kCancelled unless it was called already.
+  void CancelAwait(std::uint64_t ticket);
+  Result<LeaseView> Open(const peers::Peer& peer, ledger::SessionId session, std::uint64_t push_tag,
+                         ledger::LeaseId lease, ledger::Access access);
+  Result<LeaseView> OpenByName(const peers::Peer& peer, ledger::SessionId session,
+                               std::uint64_t push_tag, std::uint32_t owner_uid,
+                               std::string_view name, ledger::Access access);
+  Status Close(const peers::Peer& peer, ledger::SessionId session, ledger::LeaseId lease);
+  Result<ledger::Released> Release(const peers::Peer& peer, ledger::SessionId session,
+                                   ledger::LeaseId lease, bool force);
+  Result<LeaseView> GetLease(const peers::Peer& peer, ledger::LeaseId lease) const;
+  Result<LeaseView> GetLeaseByName(const peers::Peer& peer, std::uint32_t owner_uid,
+                                   std::string_view name) const;
+  // Those that the peer may see and `wanted` says yes to, with an id above `after`.
+  std::vector<LeaseView> ListLeases(const peers::Peer& peer, ledger::LeaseId after,
+                                    std::size_t most,
+                                    const std::function<bool(const LeaseView&)>& wanted) const;
+  std::vector<ledger::Session> ListSessions(const peers::Peer& peer, ledger::SessionId after,
+                                            std::size_t most) const;
+  NodeView Node();
+  Status CheckSession(const peers::Peer& peer, ledger::SessionId session) const;
+  bool IsAdministrator(const peers::Peer& peer) const { return options_.is_administrator(peer); }
+  EventHub& events() { return events_; }
+  // The pool of a GPU (kNoPool: none), and all pools of host memory.
+  ledger::PoolIndex FindGpu(std::string_view uuid) const;
+  const std::vector<Pool>& pools() const { return options_.pools; }
+
+  // ---- peers::Registrar
+  Result<Admitted> Admit(const peers::Peer& peer, const handle::Hello& hello) override;
+  void Took(ledger::SessionId session, ledger::LeaseId lease, bool ok) override;
+  void LostConnection(ledger::SessionId session) override;
+  void Died(ledger::SessionId session) override;
+
+ private:
+  struct Waiter {
+    std::uint64_t ticket = 0;
+    ledger::SessionId session;
+    std::uint64_t push_tag = 0;
+    GrantCallback done;
+  };
+  // What is known of a pool beside the ledger.
+  struct PoolWatch {
+    std::unique_ptr<memory::Lane> lane;
+    std::unique_ptr<memory::DeviceMemory> device;  // device pools
+    GpuState state = GpuState::kReady;
+    std::string message;
+    Time releasing_since = kNever;  // something has been awaited since
+    Time observed{};
+    int utilization_percent = -1;
+    std::vector<Suspect> suspects;
+    Time suspects_at{};
+  };
+  struct MakeItem {
+    ledger::LeaseId lease;
+    ledger::PoolIndex pool = ledger::kNoPool;
+    std::vector<Bytes> chunks;
+    ledger::PageSize page_size = ledger::PageSize::kSmall;
+  };
+
+  // ---- effects (broker.cc)
+  // Carries out what a command decided. `inline_group` is left to the caller.
+  void Carry(ledger::Effects effects, ledger::GroupId inline_group = {}) GPULEASE_EXCLUDES(mutex_);
+  void TellDeadline() GPULEASE_EXCLUDES(mutex_);
+  std::optional<Waiter> TakeWaiter(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
+  Result<Grant> HandOver(ledger::SessionId session, std::uint64_t push_tag, ledger::GroupId group)
+      GPULEASE_EXCLUDES(mutex_);
+  Status Push(ledger::SessionId session, std::uint64_t push_tag, const ledger::Lease& lease,
+              ledger::Access access) GPULEASE_EXCLUDES(mutex_);
+  Result<LeaseView> FinishOpen(ledger::SessionId session, std::uint64_t push_tag,
+                               Result<ledger::Opened> opened, ledger::Effects effects,
+                               ledger::Access access) GPULEASE_EXCLUDES(mutex_);
+  Status CloseHolding(ledger::SessionId session, ledger::LeaseId lease) GPULEASE_EXCLUDES(mutex_);
+  LeaseView ViewOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
+  LeaseView FullViewOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
+
+  // ---- making and closing chunks (making.cc)
+  void MakeOnLane(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
+  // On this thread, if its lanes are free soon; else on theirs.
+  void MakeHere(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
+  bool Make(ledger::GroupId group, const std::vector<MakeItem>& items, std::optional<Duration> most)
+      GPULEASE_EXCLUDES(mutex_);
+  std::vector<MakeItem> ItemsOf(ledger::GroupId group) const GPULEASE_EXCLUDES(mutex_);
+  Result<std::shared_ptr<const memory::LeaseMemory>> MakeChunks(ledger::GroupId group,
+                                                                const MakeItem& item,
+                                                                ledger::PageSize& page_size);
+  bool StillWanted(ledger::GroupId group) const GPULEASE_EXCLUDES(mutex_);
+  void Destroy(ledger::LeaseId lease, ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
+
+  // ---- the driver's and the kernel's view (observing.cc)
+  Time ObserveDevice(ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
+  Time ObserveHost(ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
+  Time NextObservation(ledger::PoolIndex pool, Time now) GPULEASE_REQUIRES(mutex_);
+  void SetState(ledger::PoolIndex pool, GpuState state, const std::string& message)
+      GPULEASE_EXCLUDES(mutex_);
+
+  const Options options_;
+  peers::Reception* reception_ = nullptr;
+  std::function<void(Time)> deadline_changed_;
+  memory::MemoryStore store_;
+  EventHub events_;
+
+  mutable Mutex mutex_;
+  ledger::Ledger ledger_ GPULEASE_GUARDED_BY(mutex_);
+  std::map<ledger::GroupId, Waiter> waiters_ GPULEASE_GUARDED_BY(mutex_);
+  std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;
+  Time told_deadline_ GPULEASE_GUARDED_BY(mutex_) = kNever;
+  bool stopping_ GPULEASE_GUARDED_BY(mutex_) = false;
+  std::vector<PoolWatch> watches_;  // lane and device never change; the rest is guarded by mutex_
+  // Makes what has no lane of its own: host memory, and groups over several GPUs.
+  std::unique_ptr<memory::Lane> makers_;
+};
+
+}  // namespace gpulease::broker

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Broker: chunks are made and closed here, on the lanes or, for a request that waits for them, on
+// its own thread.
+#include <algorithm>
+
+#include "daemon/broker/broker.h"
+
+namespace gpulease::broker {
+namespace {
+
+using ledger::Effects;
+using ledger::GroupId;
+using ledger::LeaseId;
+using ledger::PoolIndex;
+using ledger::PoolKind;
+
+// A request waits so long for its GPU's gate; then its grant is awaited like a queued one.
+constexpr Duration kGateWait = std::chrono::milliseconds(20);
+// Host memory is populated at about 4 GiB/s: so much takes a few milliseconds, more is not a
+// request's business.
+constexpr Bytes kMostHostHere = 16 * kMiB;
+
+}  // namespace
+
+std::vector<Broker::MakeItem> Broker::ItemsOf(GroupId group) const {
+  std::vector<MakeItem> items;
+  MutexLock lock(mutex_);
+  for (const LeaseId id : ledger_.GroupLeases(group)) {
+    const ledger::Lease* const lease = ledger_.FindLease(id);
+    if (lease != nullptr && lease->state == ledger::State::kMaking) {
+      items.push_back({id, lease->pool, lease->chunks, lease->page_size});
+    }
+  }
+  return items;
+}
+
+bool Broker::StillWanted(GroupId group) const {
+  MutexLock lock(mutex_);
+  const std::vector<LeaseId> leases = ledger_.GroupLeases(group);
+  if (stopping_ || leases.empty()) return false;
+  const ledger::Lease* const lease = ledger_.FindLease(leases.front());
+  return lease != nullptr && lease->owner;
+}
+
+Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId group,
+                                                                      const MakeItem& item,
+                                                                      ledger::PageSize& page_size) {
+  auto memory = std::make_shared<memory::LeaseMemory>();
+  const Pool& pool = options_.pools[item.pool];
+  if (pool.spec.kind == PoolKind::kDevice) {
+    memory->device.reserve(item.chunks.size());
+    for (const Bytes bytes : item.chunks) {
+      Result<UniqueFd> chunk = watches_[item.pool].device->CreateChunk(bytes);
+      if (!chunk.ok()) return std::move(chunk).error();
+      memory->device.push_back(std::move(*chunk));
+    }
+    return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
+  }
+  Bytes total = 0;
+  for (const Bytes bytes : item.chunks) total += bytes;
+  page_size = memory::ChoosePageSize(item.page_size, total, pool.numa_node);
+  memory->host.reserve(item.chunks.size());
+  for (const Bytes bytes : item.chunks) {
+    memory::HostRequest request;
+    request.size = bytes;
+    request.node = pool.numa_node;
+    request.bind =
+        std::count_if(options_.pools.begin(), options_.pools.end(),
+                      [](const Pool& other) { return other.spec.kind == PoolKind::kHost; }) > 1;
+    request.page_size = page_size;
+    request.threads = options_.populate_threads;
+    request.wanted = [this, group] { return StillWanted(group); };
+    Result<memory::HostChunk> chunk = memory::CreateHostChunk(request);
+    if (!chunk.ok()) return std::move(chunk).error();
+    memory->host.push_back(std::move(*chunk));
+  }
+  return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
+}
+
+bool Broker::Make(GroupId group, const std::vector<MakeItem>& items, std::optional<Duration> most) {
+  std::vector<PoolIndex> pools;
+  for (const MakeItem& item : items) {
+    if (options_.pools[item.pool].spec.kind == PoolKind::kDevice) pools.push_back(item.pool);
+  }
+  std::sort(pools.begin(), pools.end());
+  pools.erase(std::unique(pools.begin(), pools.end()), pools.end());
+  std::vector<memory::Lane*> lanes;
+  for (const PoolIndex pool : pools) lanes.push_back(watches_[pool].lane.get());
+
+  Effects effects;
+  {
+    // The ledger learns of the chunks before the gates open, so that no view of the driver is taken
+    // in between.
+    memory::Gates gates;
+    if (!gates.Enter(std::move(lanes), most)) return false;
+    ledger::PageSize page_size = ledger::PageSize::kSmall;
+    std::vector<std::shared_ptr<const memory::LeaseMemory>> made;
+    std::optional<Error> failed;
+    for (const MakeItem& item : items) {
+      auto memory = MakeChunks(group, item, page_size);
+      if (!memory.ok()) {
+        failed = std::move(memory).error();
+        break;
+      }
+      made.push_back(std::move(*memory));
+    }
+    if (failed) made.clear();
+    for (std::size_t i = 0; i < made.size(); ++i) store_.Put(items[i].lease, std::move(made[i]));
+    MutexLock lock(mutex_);
+    if (failed) {
+      ledger_.MakeFailed(group, *failed, BootClock::now(), effects);
+    } else {
+      ledger_.Made(group, page_size, BootClock::now(), effects);
+    }
+  }
+  Carry(std::move(effects));
+  return true;
+}
+
+void Broker::MakeHere(GroupId group) {
+  const std::vector<MakeItem> items = ItemsOf(group);
+  Bytes host = 0;
+  for (const MakeItem& item : items) {
+    if (options_.pools[item.pool].spec.kind != PoolKind::kHost) continue;
+    for (const Bytes bytes : item.chunks) host += bytes;
+  }
+  if (host > kMostHostHere || !Make(group, items, kGateWait)) MakeOnLane(group);
+}
+
+void Broker::MakeOnLane(GroupId group) {
+  const std::vector<MakeItem> items = ItemsOf(group);
+  if (items.empty()) return;
+  const bool one_gpu = std::all_of(items.begin(), items.end(), [&](const MakeItem& item) {
+    return item.pool == items.front().pool &&
+           options_.pools[item.pool].spec.kind == PoolKind::kDevice;
+  });
+  memory::Lane& lane = one_gpu ? *watches_[items.front().pool].lane : *makers_;
+  lane.Post([this, group, items] { Make(group, items, std::nullopt); });
+}
+
+void Broker::Destroy(LeaseId lease, PoolIndex pool) {
+  watches_[pool].lane->Post([this, lease, pool] {
+    // Host memory stays until nobody else has it: ObserveHost lets it go.
+    if (options_.pools[pool].spec.kind == PoolKind::kDevice) store_.Take(lease);
+    Effects effects;
+    {
+      MutexLock lock(mutex_);
+      ledger_.Destroyed(lease, BootClock::now(), effects);
+    }
+    Carry(std::move(effects));
+  });
+}
+
+}  // namespace gpulease::broker

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Views: copies of what the ledger holds, as callers are shown it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/ledger/ledger.h"
+#include "driver/gpu_probe.h"
+
+namespace gpulease::broker {
+
+struct HolderView {
+  ledger::Holding holding;
+  std::int32_t pid = 0;
+  std::uint32_t uid = 0;
+  std::string program;
+  bool owner = false;
+};
+
+struct LeaseView {
+  ledger::Lease lease;
+  std::string gpu_uuid;         // device leases that have a GPU
+  std::int32_t numa_node = -1;  // host leases
+  std::vector<HolderView> holders;
+  std::uint32_t queue_position = 0;
+  std::vector<Blocker> blockers;
+};
+
+struct Grant {
+  std::vector<LeaseView> leases;  // without holders
+  bool queued = false;
+  std::uint32_t queue_position = 0;
+};
+
+enum class GpuState { kReady, kDrained, kUnresponsive, kLost, kUnsupported };
+
+struct Suspect {
+  std::int32_t pid = 0;
+  std::string program;
+  std::string why;
+};
+
+struct GpuView {
+  driver::GpuDescription description;
+  GpuState state = GpuState::kReady;
+  std::string message;
+  ledger::PoolUse use;
+  int utilization_percent = -1;
+  std::vector<Suspect> suspects;
+};
+
+struct HostView {
+  std::int32_t numa_node = 0;
+  ledger::PoolUse use;
+  Bytes free_huge_pages = 0;
+};
+
+struct NodeView {
+  std::vector<GpuView> gpus;
+  std::vector<HostView> host;
+  std::vector<ledger::TenantUse> tenants;
+  std::size_t sessions = 0;
+  std::size_t leases = 0;
+  std::uint64_t chunks = 0;
+};
+
+}  // namespace gpulease::broker

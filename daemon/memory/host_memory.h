@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HostMemory: makes chunks of pinned host memory. A chunk is a memfd: every page is there and
+// locked before anybody gets it, bound to one NUMA node, mode 0600, sealed against growing,
+// shrinking and further seals.
+//
+// A holder gets a descriptor of his own opening, read-only or not; so the kernel knows whether
+// anybody but the daemon still has the memory, open or mapped, in whatever process: a write lease
+// (F_SETLEASE) on the daemon's own descriptor is granted only when not.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/ledger/ledger.h"
+
+namespace gpulease::memory {
+
+// One chunk and the mapping by which the daemon keeps it locked.
+class HostChunk {
+ public:
+  HostChunk() = default;
+  HostChunk(UniqueFd fd, void* address, Bytes size)
+      : fd_(std::move(fd)), address_(address), size_(size) {}
+  HostChunk(HostChunk&& other) noexcept
+      : fd_(std::move(other.fd_)),
+        address_(std::exchange(other.address_, nullptr)),
+        size_(other.size_) {}
+  HostChunk& operator=(HostChunk&&) = delete;
+  ~HostChunk();
+
+  Bytes size() const { return size_; }
+  // Errors: ErrnoError; at the descriptor limit kResourceExhausted/kDescriptorLimit.
+  Result<UniqueFd> OpenFor(ledger::Access access) const;
+  // Whether anybody but the daemon has it open or mapped.
+  bool InUse() const;
+
+ private:
+  UniqueFd fd_;
+  void* address_ = nullptr;
+  Bytes size_ = 0;
+};
+
+struct HostRequest {
+  Bytes size = 0;
+  std::int32_t node = 0;
+  bool bind = false;                                      // there is more than one node
+  ledger::PageSize page_size = ledger::PageSize::kSmall;  // not kAuto
+  unsigned threads = 1;
+  // Asked now and then while populating: false gives up.
+  std::function<bool()> wanted = [] { return true; };
+};
+
+// Errors, each of which leaves nothing behind:
+//   kResourceExhausted/kHostMemoryShort   not that much memory (or huge pages, or locked-memory
+//   limit) is to be had;
+//                                         the message has the numbers and what to do.
+//   kCancelled                            `wanted` said no.
+//   ErrnoError                            everything else.
+Result<HostChunk> CreateHostChunk(const HostRequest& request);
+
+// The page size that kAuto becomes for `size` bytes on the node.
+ledger::PageSize ChoosePageSize(ledger::PageSize asked, Bytes size, std::int32_t node);
+
+}  // namespace gpulease::memory

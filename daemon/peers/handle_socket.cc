@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/peers/handle_socket.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+
+namespace gpulease::peers {
+namespace {
+
+Error Closed() {
+  return MakeError(
+      Code::kUnavailable, Reason::kHandOver,
+      "the session's handle socket is closed: nothing was handed over; connect anew and retry");
+}
+
+}  // namespace
+
+Status HandleSocket::Push(Parcel parcel) {
+  MutexLock lock(mutex_);
+  if (closed_) return Closed();
+  unanswered_[{parcel.tag, parcel.lease_id}] =
+      static_cast<std::uint32_t>(parcel.descriptors.size());
+  waiting_.push_back({std::move(parcel), 0});
+  return FlushLocked();
+}
+
+Status HandleSocket::FlushLocked() {
+  while (!waiting_.empty()) {
+    Waiting& head = waiting_.front();
+    const auto total = static_cast<std::uint32_t>(head.parcel.descriptors.size());
+    const std::uint32_t room = kMostUnacknowledged - on_their_way_;
+    const std::uint32_t count = std::min(total - head.sent, room);
+    if (count == 0) return {};
+    handle::Push push;
+    push.tag = head.parcel.tag;
+    push.lease_id = head.parcel.lease_id;
+    push.generation = head.parcel.generation;
+    push.first = head.sent;
+    push.count = count;
+    push.total = total;
+    push.read_only = head.parcel.read_only ? 1 : 0;
+    const Status sent = SendMessage(socket_.get(), handle::BytesOf(push),
+                                    std::span(head.parcel.descriptors).subspan(head.sent, count));
+    if (!sent.ok()) {
+      // Full socket or too many descriptors on their way: Flush() tries again.
+      if (sent.error().code == Code::kResourceExhausted) return {};
+      if (sent.error().code == Code::kUnavailable && errno == EAGAIN) return {};
+      closed_ = true;
+      waiting_.clear();
+      return Closed();
+    }
+    on_their_way_ += count;
+    head.sent += count;
+    if (head.sent == total) waiting_.pop_front();
+  }
+  return {};
+}
+
+bool HandleSocket::Flush() {
+  MutexLock lock(mutex_);
+  if (!FlushLocked().ok()) return false;
+  return !waiting_.empty();
+}
+
+bool HandleSocket::idle() const {
+  MutexLock lock(mutex_);
+  return waiting_.empty();
+}
+
+HandleSocket::Answer HandleSocket::Acknowledge(const handle::Taken& taken) {
+  MutexLock lock(mutex_);
+  const auto found = unanswered_.find({taken.tag, taken.lease_id});
+  if (found == unanswered_.end() || taken.count == 0 || taken.count > found->second ||
+      taken.count > on_their_way_) {
+    return Answer::kUnknown;
+  }
+  on_their_way_ -= taken.count;
+  found->second -= taken.count;
+  Answer answer = Answer::kMore;
+  if (taken.ok == 0) {
+    std::erase_if(waiting_, [&](const Waiting& waiting) {
+      return waiting.parcel.lease_id == taken.lease_id && waiting.parcel.tag == taken.tag;
+    });
+    answer = Answer::kDeclined;
+  } else if (found->second == 0) {
+    answer = Answer::kComplete;
+  }
+  if (answer != Answer::kMore) unanswered_.erase(found);
+  // A peer that has closed is found by the loop's hang-up.
+  static_cast<void>(FlushLocked().ok());
+  return answer;
+}
+
+void HandleSocket::Shutdown() {
+  MutexLock lock(mutex_);
+  closed_ = true;
+  waiting_.clear();
+  shutdown(socket_.get(), SHUT_RDWR);
+}
+
+}  // namespace gpulease::peers

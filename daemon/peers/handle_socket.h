@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HandleSocket: the connection over which one session gets its descriptors.
+//
+// Descriptors on their way count against the sender's limit, and one peer that does not read would
+// stop all sends; so at most kMostUnacknowledged of them are on their way to one session. The rest
+// of a parcel follows as the client answers Taken. Nothing here waits.
+//
+// Invariant: a parcel's descriptors stay open until the last of them was sent or the parcel was
+// dropped.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/descriptor_channel.h"
+#include "base/handle_protocol.h"
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace gpulease::peers {
+
+inline constexpr std::uint32_t kMostUnacknowledged = kMaxDescriptorsPerMessage;
+
+// The chunks of one lease for one call.
+struct Parcel {
+  std::uint64_t tag = 0;
+  std::uint64_t lease_id = 0;
+  std::uint64_t generation = 0;
+  bool read_only = false;
+  std::vector<int> descriptors;       // borrowed from `owner`, in the order of the chunks
+  std::shared_ptr<const void> owner;  // keeps them open
+};
+
+class HandleSocket {
+ public:
+  explicit HandleSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  // Sends the parcel, or as much of it as may be on its way now. From any thread.
+  //
+  // Errors: kUnavailable/kHandOver when the peer has closed; nothing of the parcel follows then.
+  Status Push(Parcel parcel);
+  // Sends what waits for room in the socket or in the kernel's count. True while something still
+  // waits.
+  bool Flush();
+
+  // What a Taken of the client means for its lease.
+  enum class Answer { kMore, kComplete, kDeclined, kUnknown };
+  Answer Acknowledge(const handle::Taken& taken);
+
+  // Sends a message without descriptors. Errors: those of SendMessage.
+  template <typename T>
+  Status Send(const T& message) {
+    return SendMessage(socket_.get(), handle::BytesOf(message), {});
+  }
+  // Ends the connection for both sides; the descriptor stays until the object goes.
+  void Shutdown();
+  int descriptor() const { return socket_.get(); }
+  bool idle() const;
+
+ private:
+  struct Waiting {
+    Parcel parcel;
+    std::uint32_t sent = 0;
+  };
+  using Key = std::pair<std::uint64_t, std::uint64_t>;  // tag, lease
+
+  Status FlushLocked() GPULEASE_REQUIRES(mutex_);
+
+  const UniqueFd socket_;
+  mutable Mutex mutex_;
+  std::deque<Waiting> waiting_ GPULEASE_GUARDED_BY(mutex_);
+  std::map<Key, std::uint32_t> unanswered_
+      GPULEASE_GUARDED_BY(mutex_);  // chunks that the client has not taken yet
+  std::uint32_t on_their_way_ GPULEASE_GUARDED_BY(mutex_) = 0;
+  bool closed_ GPULEASE_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace gpulease::peers

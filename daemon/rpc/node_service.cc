@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/rpc/node_service.h"
+
+#include <dirent.h>
+#include <unistd.h>
+
+#include <fstream>
+
+namespace gpulease::rpc {
+namespace {
+
+Bytes ResidentBytes() {
+  std::ifstream stream("/proc/self/statm");
+  Bytes size = 0, resident = 0;
+  stream >> size >> resident;
+  return resident * static_cast<Bytes>(sysconf(_SC_PAGESIZE));
+}
+
+std::uint32_t OpenDescriptors() {
+  std::uint32_t count = 0;
+  DIR* const folder = opendir("/proc/self/fd");
+  if (folder == nullptr) return 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count > 3 ? count - 3 : 0;  // ".", "..", and the folder's own
+}
+
+}  // namespace
+
+grpc::Status NodeService::GetNode(grpc::ServerContext* context, const v1::GetNodeRequest*,
+                                  v1::GetNodeResponse* response) {
+  return Serve(services_, *context, [&](const peers::Peer&) -> Status {
+    ToProto(services_.broker.Node(), response);
+    response->set_version(facts_.version);
+    response->set_instance(services_.instance);
+    response->set_uptime_ms(
+        std::chrono::duration_cast<std::chrono::milliseconds>(BootClock::now() - facts_.started)
+            .count());
+    response->set_simulated(facts_.simulated);
+    response->set_descriptors_used(OpenDescriptors());
+    response->set_descriptors_limit(facts_.descriptors_limit);
+    response->set_driver_version(facts_.driver_version);
+    response->set_resident_bytes(ResidentBytes());
+    return {};
+  });
+}
+
+grpc::Status NodeService::ListSessions(grpc::ServerContext* context,
+                                       const v1::ListSessionsRequest* request,
+                                       v1::ListSessionsResponse* response) {
+  return Serve(services_, *context, [&](const peers::Peer& peer) -> Status {
+    const Result<std::uint64_t> after = ToPageStart(request->page_token());
+    if (!after.ok()) return after.error();
+    const std::size_t most = ToPageSize(request->page_size());
+    const std::vector<ledger::Session> sessions =
+        services_.broker.ListSessions(peer, ledger::SessionId{*after}, most);
+    for (const ledger::Session& session : sessions)
+      ToProto(session, services_.users, response->add_sessions());
+    if (sessions.size() == most)
+      response->set_next_page_token(std::to_string(sessions.back().id.value));
+    return {};
+  });
+}
+
+}  // namespace gpulease::rpc

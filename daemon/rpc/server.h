@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Server: the gRPC server. It listens nowhere: accepted connections are given to it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/unique_fd.h"
+#include "daemon/broker/broker.h"
+#include "daemon/peers/peer_table.h"
+
+namespace gpulease::rpc {
+
+struct NodeFacts;
+
+class Server {
+ public:
+  Server(broker::Broker& broker, const peers::PeerTable& peers, std::string instance,
+         const NodeFacts& facts);
+  ~Server();
+
+  // Takes a connected, non-blocking socket that is in the PeerTable already.
+  void Serve(UniqueFd connection);
+  // Tells clients that it ends, waits for calls in progress, and cancels what is left after
+  // `bound`.
+  void Shutdown(Duration bound);
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace gpulease::rpc

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Settings: what an administrator decides, read from protobuf text and checked as a whole before
+// anything uses it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace gpulease::settings {
+
+struct Tenant {
+  std::string name;
+  std::optional<std::uint32_t> uid;
+  std::optional<std::uint32_t> gid;
+  std::string cgroup_prefix;
+  Bytes device_limit = 0;  // 0: none
+  Bytes host_limit = 0;
+};
+
+// Every option of gpulease.v1.Config with its default.
+struct Settings {
+  std::string simulate;
+  std::string socket_group;
+  std::string admin_group;
+  Bytes device_headroom = 0;
+  std::uint32_t host_memory_percent = 50;
+  Bytes largest_chunk = 8 * kGiB;
+  std::uint32_t sessions_per_user = 4096;
+  std::uint32_t leases_per_user = 65536;
+  std::uint32_t waits_per_user = 1024;
+  Duration session_grace = std::chrono::seconds(30);
+  Duration release_bound = std::chrono::seconds(5);
+  Duration driver_retry = std::chrono::seconds(2);
+  std::uint32_t populate_threads = 0;
+  std::string log_level = "info";
+  std::vector<Tenant> tenants;
+};
+
+// Reads `text`; `file` is for messages alone.
+//
+// Errors: kInvalidArgument/kBadField, "FILE:LINE: field: what is wrong and what is right".
+Result<Settings> ParseSettings(std::string_view text, const std::string& file);
+
+// Reads the file. Errors: ErrnoError of opening it, and those of ParseSettings.
+Result<Settings> LoadSettings(const std::string& file);
+
+}  // namespace gpulease::settings

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/startup/machine.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "daemon/memory/device_memory.h"
+#include "daemon/memory/numa.h"
+#include "driver/simulated/simulated.h"
+
+namespace gpulease::startup {
+namespace {
+
+Status FindGpus(const settings::Settings& settings, const std::string& directory,
+                Machine& machine) {
+  driver::DriverChoice choice;
+  if (!settings.simulate.empty()) {
+    const Result<simulated::NodeSpec> spec = simulated::ParseSpec(settings.simulate);
+    if (!spec.ok()) return WithContext("simulate", spec.error());
+    machine.simulated_directory = directory + "/simulated";
+    const Result<simulated::Node> node =
+        simulated::Node::Create(machine.simulated_directory, *spec);
+    if (!node.ok()) return WithContext("simulate", node.error());
+    choice.simulated_directory = machine.simulated_directory;
+  }
+  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+    machine.warnings.push_back("CUDA_VISIBLE_DEVICES=" + std::string(visible) +
+                               " is set for the daemon: the other GPUs are not served");
+  }
+  Result<std::shared_ptr<const driver::CudaDriver>> cuda = driver::CudaDriver::Load(choice);
+  if (!cuda.ok()) {
+    if (!settings.simulate.empty()) return std::move(cuda).error();
+    machine.warnings.push_back("no GPU is served, host memory alone: " + cuda.error().message);
+    return {};
+  }
+  machine.cuda = std::move(*cuda);
+  Result<std::shared_ptr<const driver::NvmlDriver>> nvml = driver::NvmlDriver::Load(choice);
+  if (nvml.ok()) {
+    machine.nvml = std::move(*nvml);
+    machine.driver_version = machine.nvml->driver_version();
+  } else {
+    machine.warnings.push_back(
+        "what other programs use of the GPUs is not seen, and released memory counts as free at "
+        "once: " +
+        nvml.error().message);
+  }
+  Result<std::vector<driver::GpuDescription>> gpus =
+      driver::DescribeGpus(*machine.cuda, machine.nvml.get());
+  if (!gpus.ok()) return std::move(gpus).error();
+  for (driver::GpuDescription& gpu : *gpus) {
+    if (!gpu.unsupported.empty()) {
+      machine.warnings.push_back(gpu.uuid + " is not leased from: " + gpu.unsupported);
+      machine.unsupported.push_back(std::move(gpu));
+      continue;
+    }
+    broker::Pool pool;
+    pool.spec.kind = ledger::PoolKind::kDevice;
+    pool.spec.name = gpu.uuid;
+    pool.spec.total = gpu.total;
+    pool.spec.headroom = settings.device_headroom;
+    pool.spec.granularity = gpu.granularity;
+    pool.spec.largest_chunk =
+        std::max<Bytes>(settings.largest_chunk / gpu.granularity, 1) * gpu.granularity;
+    pool.spec.confirms_releases = machine.nvml != nullptr;
+    if (gpu.numa_node >= 0) pool.spec.numa_node = gpu.numa_node;
+    pool.gpu = std::move(gpu);
+    machine.pools.push_back(std::move(pool));
+  }
+  if (!machine.pools.empty() && !machine.cuda->simulated()) {
+    const broker::Pool& first = machine.pools.front();
+    Result<UniqueFd> anchor = memory::DeviceMemory(machine.cuda, first.gpu.ordinal, first.gpu.uuid)
+                                  .CreateChunk(first.spec.granularity);
+    if (anchor.ok()) {
+      machine.anchor = std::move(*anchor);
+    } else {
+      machine.warnings.push_back("first use of the memory will be slower: " +
+                                 anchor.error().message);
+    }
+  }
+  return {};
+}
+
+void FindHostMemory(const settings::Settings& settings, Machine& machine) {
+  const Bytes page = static_cast<Bytes>(sysconf(_SC_PAGESIZE));
+  for (const memory::NumaNode& node : memory::NumaNodes()) {
+    broker::Pool pool;
+    pool.spec.kind = ledger::PoolKind::kHost;
+    pool.spec.name = "numa" + std::to_string(node.number);
+    pool.spec.total = node.total / 100 * settings.host_memory_percent / page * page;
+    pool.spec.granularity = page;
+    pool.spec.largest_chunk = settings.largest_chunk;
+    pool.spec.numa_node = node.number;
+    pool.numa_node = node.number;
+    machine.pools.push_back(std::move(pool));
+  }
+}
+
+}  // namespace
+
+Result<Machine> FindMachine(const settings::Settings& settings, const std::string& directory) {
+  Machine machine;
+  GPULEASE_RETURN_IF_ERROR(FindGpus(settings, directory, machine));
+  FindHostMemory(settings, machine);
+  return machine;
+}
+
+}  // namespace gpulease::startup

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Membership: which tenant pays for a peer, and who is an administrator, by what the kernel says of
+// the peer.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/result.h"
+#include "daemon/ledger/ledger.h"
+#include "daemon/peers/identity.h"
+#include "daemon/rpc/user_names.h"
+#include "daemon/settings/settings.h"
+
+namespace gpulease::startup {
+
+// Threads: any. Immutable.
+class Membership {
+ public:
+  // Errors: kNotFound/kBadField when there is no such admin_group.
+  static Result<Membership> Make(const settings::Settings& settings);
+
+  // The first tenant of the settings that matches; else a tenant of the user's name, without
+  // limits.
+  ledger::TenantSpec TenantOf(const peers::Peer& peer) const;
+  // Root, and members of admin_group.
+  bool IsAdministrator(const peers::Peer& peer) const;
+
+ private:
+  std::vector<settings::Tenant> tenants_;
+  std::optional<std::uint32_t> admin_gid_;
+};
+
+}  // namespace gpulease::startup

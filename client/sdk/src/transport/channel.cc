@@ -246,6 +246,7 @@ Result<std::optional<std::string>> Channel::Stream::Next(Deadline deadline, Side
   if (!exchange.messages.empty()) {
     std::optional<std::string> message = std::move(exchange.messages.front());
     exchange.messages.pop_front();
+    if (!exchange.messages.empty() || exchange.finished) SignalEvent(exchange.notify);
     return message;
   }
   if (!exchange.finished) return std::optional<std::string>();

@@ -35,13 +35,13 @@ std::string TimeoutText(std::chrono::nanoseconds timeout) {
   return std::to_string(std::min<std::int64_t>(micros / 1'000'000, 99'999'999)) + "S";
 }
 
-void Signal(int notify) {
+}  // namespace
+
+void SignalEvent(int notify) {
   const std::uint64_t one = 1;
   if (notify >= 0) [[maybe_unused]]
     const auto written = write(notify, &one, sizeof one);
 }
-
-}  // namespace
 
 struct Http2Session::State {
   nghttp2_session* session = nullptr;
@@ -58,7 +58,7 @@ struct Http2Session::State {
   void Finish(Exchange& exchange) {
     exchanges.erase(exchange.id);
     exchange.finished = true;
-    Signal(exchange.notify);
+    SignalEvent(exchange.notify);
   }
 
   // The response cannot be used: say so, and let the server stop.
@@ -91,7 +91,7 @@ struct Http2Session::State {
         exchange.overflow = true;
       }
       exchange.buffer.erase(0, 5 + std::size_t{length});
-      Signal(exchange.notify);
+      SignalEvent(exchange.notify);
     }
   }
 };

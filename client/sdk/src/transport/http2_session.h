@@ -45,6 +45,9 @@ struct Exchange {
   Status Outcome() const;
 };
 
+// Makes the eventfd readable; nothing for -1.
+void SignalEvent(int notify);
+
 class Http2Session {
  public:
   // A stream keeps at most this many unread messages.

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/sdk/src/conversion.h"
+
+#include <utility>
+
+namespace gpulease {
+
+wire::AllocationSpec SpecOf(const AllocateOptions& options) {
+  wire::AllocationSpec spec;
+  spec.kind =
+      options.kind == MemoryKind::kHost ? wire::MemoryKind::kHost : wire::MemoryKind::kDevice;
+  spec.size_bytes = options.size_bytes;
+  spec.alignment_bytes = options.alignment_bytes;
+  spec.gpu_uuid = options.gpu_uuid;
+  if (options.numa_node) spec.numa_node = *options.numa_node;
+  spec.page_size = options.page_size == PageSize::kHuge    ? wire::PageSize::kHuge
+                   : options.page_size == PageSize::kSmall ? wire::PageSize::kSmall
+                                                           : wire::PageSize::kAuto;
+  spec.name = options.name;
+  spec.mode = options.mode;
+  spec.gid = options.gid;
+  spec.labels = options.labels;
+  return spec;
+}
+
+wire::Access AccessOf(Access access) {
+  return access == Access::kReadOnly ? wire::Access::kReadOnly : wire::Access::kReadWrite;
+}
+
+BlockingLease BlockingOf(const wire::Blocker& blocker) {
+  return {.lease_id = blocker.lease_id,
+          .pid = blocker.pid,
+          .uid = blocker.uid,
+          .size_bytes = blocker.size_bytes};
+}
+
+LeaseStatus StatusOf(const wire::Lease& lease) {
+  LeaseStatus status;
+  status.id = lease.lease_id;
+  status.generation = lease.generation;
+  status.kind = lease.kind == wire::MemoryKind::kHost ? MemoryKind::kHost : MemoryKind::kDevice;
+  // The numbers are the messages' own; what a newer daemon knows more is kUnknown.
+  const int state = static_cast<int>(lease.state);
+  status.state = state >= 0 && state <= static_cast<int>(LeaseState::kQuarantined)
+                     ? static_cast<LeaseState>(state)
+                     : LeaseState::kUnknown;
+  status.size_bytes = lease.size_bytes;
+  status.requested_bytes = lease.requested_bytes;
+  status.gpu_uuid = lease.gpu_uuid;
+  status.numa_node = lease.numa_node;
+  status.name = lease.name;
+  status.owner = lease.owner;
+  status.uid = lease.uid;
+  status.mode = lease.mode;
+  status.tenant = lease.tenant;
+  status.labels = lease.labels;
+  status.holder_count = static_cast<std::uint32_t>(lease.holders.size());
+  status.queue_position = lease.queue_position;
+  for (const wire::Blocker& blocker : lease.blockers) {
+    status.blockers.push_back(BlockingOf(blocker));
+  }
+  return status;
+}
+
+NodeStatus StatusOf(const wire::GetNodeResponse& node) {
+  NodeStatus status;
+  status.version = node.version;
+  status.instance = node.instance;
+  status.simulated = node.simulated;
+  for (const wire::Gpu& gpu : node.gpus) {
+    const wire::MemoryUse memory = gpu.memory.value_or(wire::MemoryUse{});
+    GpuStatus one;
+    one.uuid = gpu.uuid;
+    one.name = gpu.name;
+    one.ready = gpu.state == wire::GpuState::kReady;
+    one.message = gpu.message;
+    one.total_bytes = memory.total_bytes;
+    one.free_bytes = memory.free_bytes;
+    one.leased_bytes = memory.leased_bytes;
+    one.outside_bytes = memory.outside_bytes;
+    one.numa_node = gpu.numa_node;
+    status.gpus.push_back(std::move(one));
+  }
+  for (const wire::HostMemory& host : node.host) {
+    const wire::MemoryUse memory = host.memory.value_or(wire::MemoryUse{});
+    status.host.push_back({.numa_node = host.numa_node,
+                           .total_bytes = memory.total_bytes,
+                           .free_bytes = memory.free_bytes,
+                           .leased_bytes = memory.leased_bytes});
+  }
+  return status;
+}
+
+Event EventOf(wire::Event event) {
+  Event converted;
+  const int type = static_cast<int>(event.type);
+  converted.type = type >= 0 && type <= static_cast<int>(EventType::kReady)
+                       ? static_cast<EventType>(type)
+                       : EventType::kUnknown;
+  converted.sequence = event.sequence;
+  converted.lease_id = event.lease_id;
+  converted.name = std::move(event.name);
+  converted.gpu_uuid = std::move(event.gpu_uuid);
+  converted.message = std::move(event.message);
+  return converted;
+}
+
+}  // namespace gpulease

@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lease, Mapping and PendingLease: thin owners of the records.
+#include <utility>
+
+#include "client/sdk/src/exception.h"
+#include "client/sdk/src/pending_record.h"
+
+namespace gpulease {
+namespace {
+
+template <typename Record>
+Record& Use(const std::shared_ptr<Record>& record) {
+  if (!record) {
+    throw Exception(ErrorCode::kFailedPrecondition, ErrorReason::kUnspecified,
+                    "this object is empty: it was moved from, released, closed or never filled");
+  }
+  return *record;
+}
+
+}  // namespace
+
+inline namespace v1 {
+
+Mapping::Mapping() = default;
+Mapping::Mapping(std::shared_ptr<MappedRange> range) : range_(std::move(range)) {}
+Mapping::Mapping(Mapping&&) noexcept = default;
+Mapping& Mapping::operator=(Mapping&&) noexcept = default;
+Mapping::~Mapping() = default;
+
+std::uint64_t Mapping::device_pointer() const {
+  if (!range_) return 0;
+  return range_->device ? range_->device->address() : range_->host->device_address();
+}
+
+void* Mapping::host_pointer() const {
+  return range_ && range_->host ? range_->host->address() : nullptr;
+}
+
+std::span<std::byte> Mapping::bytes() const {
+  if (!range_ || !range_->host) return {};
+  return {range_->host->address(), size_bytes()};
+}
+
+std::uint64_t Mapping::size_bytes() const {
+  return range_ ? range_->record->lease().size_bytes : 0;
+}
+
+Access Mapping::access() const { return range_ ? range_->access : Access::kReadOnly; }
+int Mapping::device_ordinal() const { return range_ ? range_->ordinal : -1; }
+std::uint64_t Mapping::lease_id() const { return range_ ? range_->record->lease().lease_id : 0; }
+
+Lease::Lease() = default;
+Lease::Lease(std::shared_ptr<LeaseRecord> record) : record_(std::move(record)) {}
+Lease::Lease(Lease&&) noexcept = default;
+Lease& Lease::operator=(Lease&&) noexcept = default;
+Lease::~Lease() = default;
+
+std::uint64_t Lease::id() const { return Use(record_).lease().lease_id; }
+std::uint64_t Lease::generation() const { return Use(record_).lease().generation; }
+const std::string& Lease::name() const { return Use(record_).lease().name; }
+std::uint64_t Lease::size_bytes() const { return Use(record_).lease().size_bytes; }
+std::uint64_t Lease::requested_bytes() const { return Use(record_).lease().requested_bytes; }
+std::uint64_t Lease::alignment_bytes() const { return Use(record_).lease().alignment_bytes; }
+
+MemoryKind Lease::kind() const {
+  return Use(record_).lease().kind == wire::MemoryKind::kHost ? MemoryKind::kHost
+                                                              : MemoryKind::kDevice;
+}
+
+const std::string& Lease::gpu_uuid() const { return Use(record_).lease().gpu_uuid; }
+int Lease::numa_node() const { return Use(record_).lease().numa_node; }
+
+PageSize Lease::page_size() const {
+  return Use(record_).lease().page_size == wire::PageSize::kHuge ? PageSize::kHuge
+                                                                 : PageSize::kSmall;
+}
+
+const std::string& Lease::owner() const { return Use(record_).lease().owner; }
+bool Lease::owned() const { return Use(record_).owned(); }
+Access Lease::access() const { return Use(record_).access(); }
+
+std::vector<std::uint64_t> Lease::chunk_sizes() const {
+  std::vector<std::uint64_t> sizes;
+  for (const wire::Chunk& chunk : Use(record_).lease().chunks) sizes.push_back(chunk.size_bytes);
+  return sizes;
+}
+
+Mapping Lease::Map(const MapOptions& options) const {
+  return Mapping(OrThrow(Use(record_).Map(record_, options)));
+}
+
+std::vector<int> Lease::DuplicateDescriptors() const { return OrThrow(Use(record_).Duplicate()); }
+
+void Lease::Release() {
+  OrThrow(Use(record_).Release());
+  record_.reset();
+}
+
+void Lease::Close() {
+  OrThrow(Use(record_).Close());
+  record_.reset();
+}
+
+PendingLease::PendingLease() = default;
+PendingLease::PendingLease(std::shared_ptr<PendingRecord> record) : record_(std::move(record)) {}
+PendingLease::PendingLease(PendingLease&&) noexcept = default;
+PendingLease& PendingLease::operator=(PendingLease&&) noexcept = default;
+PendingLease::~PendingLease() = default;
+
+std::uint64_t PendingLease::id() const { return Use(record_).first_id(); }
+
+bool PendingLease::ready() const {
+  OrThrow(Use(record_).session()->ok());
+  return !record_->queued();
+}
+
+std::uint32_t PendingLease::queue_position() const { return Use(record_).position(); }
+
+const std::vector<BlockingLease>& PendingLease::blockers() const { return Use(record_).blockers(); }
+
+std::optional<Lease> PendingLease::Wait(std::chrono::milliseconds timeout) {
+  auto records = OrThrow(Use(record_).Wait(timeout));
+  if (records.empty()) return std::nullopt;
+  record_.reset();
+  return Lease(std::move(records.front()));
+}
+
+void PendingLease::Cancel() {
+  OrThrow(Use(record_).Cancel());
+  record_.reset();
+}
+
+}  // namespace v1
+}  // namespace gpulease

@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/sdk/src/lease_record.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <map>
+#include <utility>
+
+namespace gpulease {
+namespace {
+
+constexpr Bytes kHugePage = 2 * kMiB;
+
+// The holds of this process: by session object, epoch and lease.
+struct LeaseTable {
+  struct Key {
+    const Session* session;
+    std::uint64_t epoch;
+    std::uint64_t lease_id;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::mutex mutex;
+  std::condition_variable ended;
+  std::map<Key, std::shared_ptr<LeaseHold>> holds;  // under mutex
+};
+
+// A new one in each process of a fork: the mutex of the old one may be locked for ever.
+LeaseTable& Table() {
+  static std::atomic<LeaseTable*> table{nullptr};
+  static std::atomic<std::uint64_t> generation{0};
+  static std::mutex* const making = new std::mutex;
+  LeaseTable* current = table.load();
+  if (current && generation.load() == ForkGeneration()) return *current;
+  std::lock_guard lock(*making);
+  if (generation.load() != ForkGeneration()) {
+    table = new LeaseTable;
+    generation = ForkGeneration();
+  }
+  return *table.load();
+}
+
+driver::DriverChoice ChoiceOf(Session& session) {
+  return DriverOf(session.link().handles->welcome());
+}
+
+}  // namespace
+
+inline namespace v1 {
+
+MappedRange::~MappedRange() {
+  if (!record) return;
+  if (record->session()->inherited()) {
+    if (device) device->Disown();
+    if (host) host->Disown();
+    return;
+  }
+  device.reset();
+  host.reset();
+  --record->hold().ranges;
+}
+
+std::shared_ptr<LeaseRecord> LeaseRecord::Make(std::shared_ptr<Session> session,
+                                               std::uint64_t epoch, wire::Lease lease,
+                                               HandedLease handed, bool owned, Access access) {
+  LeaseTable& table = Table();
+  std::unique_lock lock(table.mutex);
+  std::shared_ptr<LeaseHold>& slot = table.holds[{session.get(), epoch, lease.lease_id}];
+  if (slot && slot->ending) {
+    const std::shared_ptr<LeaseHold> ending = slot;
+    table.ended.wait(lock, [&] { return !ending->ending; });
+    return nullptr;
+  }
+  if (!slot) {
+    slot = std::make_shared<LeaseHold>();
+    slot->lease_id = lease.lease_id;
+    slot->epoch = epoch;
+  }
+  ++slot->records;
+  if (owned) slot->owned = true;
+  std::shared_ptr<LeaseRecord> record(new LeaseRecord);
+  record->session_ = std::move(session);
+  record->hold_ = slot;
+  record->lease_ = std::move(lease);
+  record->handed_ = std::move(handed);
+  record->access_ = access;
+  return record;
+}
+
+LeaseRecord::~LeaseRecord() {
+  if (!hold_ || session_->inherited()) {
+    // The hold's mutex may be locked for ever in this process.
+    if (hold_) new std::shared_ptr<LeaseHold>(std::move(hold_));
+    return;
+  }
+  // Before the daemon hears of it, so that the memory is free when it does.
+  handed_.descriptors.clear();
+  LeaseTable& table = Table();
+  {
+    std::lock_guard lock(table.mutex);
+    if (--hold_->records > 0) return;
+    hold_->ending = true;
+  }
+  if (!hold_->ended) session_->EndQuietly(hold_->lease_id, hold_->owned, hold_->epoch);
+  std::lock_guard lock(table.mutex);
+  hold_->ending = false;
+  table.holds.erase({session_.get(), hold_->epoch, hold_->lease_id});
+  table.ended.notify_all();
+}
+
+std::string LeaseRecord::Subject() const {
+  std::string subject = "lease " + std::to_string(lease_.lease_id);
+  if (!lease_.name.empty()) subject += " (" + lease_.name + ")";
+  return subject;
+}
+
+Status LeaseRecord::Usable() const {
+  GPULEASE_RETURN_IF_ERROR(session_->ok());
+  if (hold_->ended) {
+    return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
+                     Subject() + " was released or closed before");
+  }
+  if (hold_->epoch != session_->epoch()) {
+    return MakeError(Code::kFailedPrecondition, Reason::kSessionEnded,
+                     "the daemon was restarted, or ended the session; " + Subject() +
+                         " of the former session is gone: allocate or open it anew");
+  }
+  return {};
+}
+
+Result<std::shared_ptr<MappedRange>> LeaseRecord::Map(const std::shared_ptr<LeaseRecord>& self,
+                                                      const MapOptions& options) {
+  GPULEASE_RETURN_IF_ERROR(Usable());
+  const Access access = options.access.value_or(access_);
+  if (access == Access::kReadWrite && access_ == Access::kReadOnly) {
+    return MakeError(Code::kPermissionDenied, Reason::kNotOpenable,
+                     Subject() + " was opened for reading: open it with Access::kReadWrite");
+  }
+  std::lock_guard lock(hold_->mutex);
+  std::weak_ptr<MappedRange>& slot = hold_->mapped[static_cast<int>(access)];
+  // One mapping serves all, unless this one asks for something of its own.
+  std::shared_ptr<MappedRange> known = slot.lock();
+  const bool registers =
+      options.register_with_cuda && known && known->host && known->host->device_address() == 0;
+  if (known && options.peer_gpu_uuids.empty() && !registers) return known;
+  auto range = std::make_shared<MappedRange>();
+  range->access = access;
+  GPULEASE_RETURN_IF_ERROR(lease_.kind == wire::MemoryKind::kHost ? MapHost(options, *range)
+                                                                  : MapDevice(options, *range));
+  range->record = self;
+  ++hold_->ranges;
+  slot = range;
+  return range;
+}
+
+Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
+  if (!session_->options().use_cuda) {
+    return MakeError(Code::kFailedPrecondition, Reason::kUnsupported,
+                     Subject() + " is GPU memory, and this Client was made with use_cuda = false");
+  }
+  auto process = CudaProcess::Get(ChoiceOf(*session_));
+  if (!process.ok()) return WithContext("map " + Subject(), std::move(process).error());
+  std::vector<std::string> uuids = {lease_.gpu_uuid};
+  uuids.insert(uuids.end(), options.peer_gpu_uuids.begin(), options.peer_gpu_uuids.end());
+  std::vector<int> ordinals;
+  for (const std::string& uuid : uuids) {
+    Result<int> ordinal = (*process)->VisibleOrdinal(uuid);
+    if (!ordinal.ok()) return WithContext("map " + Subject(), std::move(ordinal).error());
+    ordinals.push_back(*ordinal);
+  }
+  range.ordinal = ordinals.front();
+  std::vector<DeviceChunk> chunks;
+  for (std::size_t i = 0; i < lease_.chunks.size(); ++i) {
+    chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
+  }
+  auto mapped =
+      DeviceRange::Map(std::move(*process), {.subject = Subject() + " on " + lease_.gpu_uuid,
+                                             .chunks = chunks,
+                                             .alignment = lease_.alignment_bytes,
+                                             .read_only = range.access == Access::kReadOnly,
+                                             .ordinals = std::move(ordinals)});
+  if (!mapped.ok()) return std::move(mapped).error();
+  range.device.emplace(std::move(*mapped));
+  return {};
+}
+
+Status LeaseRecord::MapHost(const MapOptions& options, MappedRange& range) {
+  std::vector<HostChunk> chunks;
+  for (std::size_t i = 0; i < lease_.chunks.size(); ++i) {
+    chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
+  }
+  const bool huge = lease_.page_size == wire::PageSize::kHuge;
+  const Bytes page = huge ? kHugePage : static_cast<Bytes>(sysconf(_SC_PAGESIZE));
+  auto mapped = HostRange::Map({.subject = Subject(),
+                                .chunks = chunks,
+                                .alignment = std::max(lease_.alignment_bytes, page),
+                                .read_only = range.access == Access::kReadOnly});
+  if (!mapped.ok()) return std::move(mapped).error();
+  range.host.emplace(std::move(*mapped));
+  const driver::DriverChoice choice = ChoiceOf(*session_);
+  const bool wanted = options.register_with_cuda;
+  if (!wanted && (!session_->options().use_cuda || !CudaProcess::ThreadHasContext(choice))) {
+    return {};
+  }
+  auto process = CudaProcess::Get(choice);
+  if (!process.ok()) return WithContext("register " + Subject(), std::move(process).error());
+  Status registered = range.host->Register(std::move(*process), 0, Subject());
+  // Not every GPU registers read-only memory; who did not ask for it does without.
+  if (!registered.ok() && !wanted && range.access == Access::kReadOnly) return {};
+  return registered;
+}
+
+Result<std::vector<int>> LeaseRecord::Duplicate() const {
+  GPULEASE_RETURN_IF_ERROR(Usable());
+  std::vector<UniqueFd> duplicates;
+  for (const LocalFd& fd : handed_.descriptors) {
+    UniqueFd duplicate(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+    if (!duplicate) return ErrnoError("duplicate a descriptor of " + Subject(), errno);
+    duplicates.push_back(std::move(duplicate));
+  }
+  std::vector<int> given;
+  for (UniqueFd& duplicate : duplicates) given.push_back(duplicate.Release());
+  return given;
+}
+
+Status LeaseRecord::End(bool release) {
+  const CallTerms terms{
+      .deadline = session_->CallDeadline(), .epoch = hold_->epoch, .subject = Subject()};
+  auto fill = [&](auto& request, const Link& link) { request.session_id = link.session_id; };
+  if (release) {
+    wire::ReleaseRequest request;
+    request.lease_id = lease_.lease_id;
+    auto reply = session_->Call<wire::ReleaseMethod>(request, terms, fill);
+    if (!reply.ok()) return std::move(reply).error();
+  } else {
+    wire::CloseRequest request;
+    request.lease_id = lease_.lease_id;
+    auto reply = session_->Call<wire::CloseMethod>(request, terms, fill);
+    if (!reply.ok()) return std::move(reply).error();
+  }
+  hold_->ended = true;
+  session_->link().handles->LetGo(lease_.lease_id);
+  return {};
+}
+
+Status LeaseRecord::Release() {
+  GPULEASE_RETURN_IF_ERROR(Usable());
+  if (!hold_->owned) {
+    return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
+                     Subject() + " belongs to " + lease_.owner +
+                         " and was opened here: Close() it, its owner releases it");
+  }
+  if (hold_->ranges > 0) {
+    return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
+                     Subject() + " is still mapped here: destroy its Mappings first");
+  }
+  return End(true);
+}
+
+Status LeaseRecord::Close() {
+  GPULEASE_RETURN_IF_ERROR(Usable());
+  {
+    std::lock_guard lock(Table().mutex);
+    if (hold_->records > 1) return {};
+  }
+  if (hold_->ranges > 0) {
+    return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
+                     Subject() + " is still mapped here: destroy its Mappings first");
+  }
+  return End(false);
+}
+
+}  // namespace v1
+}  // namespace gpulease

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// LeaseRecord: what a Lease object stands for: one allocation or opening of a lease by a session,
+// with the descriptors of its chunks. MappedRange: one mapping of it.
+//
+// A session may have the same lease open several times. What it has in common is the LeaseHold: the
+// daemon is told when the last record goes, and a range is mapped once for each access.
+//
+// Locks: LeaseHold::mutex is taken while mapping, and nothing is asked of the daemon under it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "client/sdk/src/memory/device_range.h"
+#include "client/sdk/src/memory/host_range.h"
+#include "client/sdk/src/session/session.h"
+#include "gpulease/v1/lease.wire.h"
+
+namespace gpulease {
+
+inline namespace v1 {
+
+// A mapped range. Unmaps when destroyed, except in a forked child.
+class MappedRange {
+ public:
+  ~MappedRange();
+
+  std::shared_ptr<LeaseRecord> record;
+  Access access = Access::kReadWrite;
+  int ordinal = -1;
+  std::optional<DeviceRange> device;
+  std::optional<HostRange> host;
+};
+
+}  // namespace v1
+
+// What the records of one lease in one session share.
+struct LeaseHold {
+  std::uint64_t lease_id = 0;
+  std::uint64_t epoch = 0;
+  // under the LeaseTable's mutex
+  int records = 0;
+  bool ending = false;  // the daemon is being told
+  // of its own
+  std::atomic<bool> owned{false};
+  std::atomic<bool> ended{false};  // released or closed by a call
+  std::atomic<int> ranges{0};
+  std::mutex mutex;
+  std::weak_ptr<MappedRange> mapped[2];  // by Access; under mutex
+};
+
+inline namespace v1 {
+
+class LeaseRecord {
+ public:
+  // Takes part in the hold of its lease. Nothing when that is just being ended: what was opened
+  // may be closed by now, open it again.
+  static std::shared_ptr<LeaseRecord> Make(std::shared_ptr<Session> session, std::uint64_t epoch,
+                                           wire::Lease lease, HandedLease handed, bool owned,
+                                           Access access);
+  ~LeaseRecord();
+
+  // Errors: those of Lease::Map.
+  Result<std::shared_ptr<MappedRange>> Map(const std::shared_ptr<LeaseRecord>& self,
+                                           const MapOptions& options);
+  Result<std::vector<int>> Duplicate() const;
+  Status Release();
+  Status Close();
+  // Errors: kFailedPrecondition when it was released or closed, its session is gone, or after fork.
+  Status Usable() const;
+
+  const wire::Lease& lease() const { return lease_; }
+  bool owned() const { return hold_->owned; }
+  Access access() const { return access_; }
+  const std::shared_ptr<Session>& session() const { return session_; }
+  LeaseHold& hold() { return *hold_; }
+
+ private:
+  LeaseRecord() = default;
+  std::string Subject() const;
+  Status End(bool release);
+  Status MapDevice(const MapOptions& options, MappedRange& range);
+  Status MapHost(const MapOptions& options, MappedRange& range);
+
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<LeaseHold> hold_;
+  wire::Lease lease_;
+  HandedLease handed_;
+  Access access_ = Access::kReadWrite;
+};
+
+}  // namespace v1
+}  // namespace gpulease

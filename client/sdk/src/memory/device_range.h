@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// DeviceRange: chunks of GPU memory, mapped one after the other into one range of this process's
+// device addresses. It needs and makes no context.
+//
+// Invariant: Map() gives the whole range or leaves nothing behind, and its error names the step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "client/sdk/src/memory/cuda_process.h"
+
+namespace gpulease {
+
+struct DeviceChunk {
+  int descriptor = -1;  // stays the caller's
+  Bytes size = 0;
+};
+
+class DeviceRange {
+ public:
+  struct Options {
+    std::string subject;  // for messages: "lease 17 on GPU-3f2a"
+    std::span<const DeviceChunk> chunks;
+    Bytes alignment = 0;
+    bool read_only = false;
+    std::vector<int> ordinals;  // of the GPUs that may use it
+  };
+
+  // Errors: those of CudaDriver::MakeError.
+  static Result<DeviceRange> Map(std::shared_ptr<const CudaProcess> process,
+                                 const Options& options);
+  DeviceRange(DeviceRange&& other) noexcept;
+  DeviceRange& operator=(DeviceRange&&) = delete;
+  ~DeviceRange();
+
+  cuda::CUdeviceptr address() const { return address_; }
+  // Gives the range up without unmapping: in a forked child it is the parent's.
+  void Disown() { address_ = 0; }
+
+ private:
+  explicit DeviceRange(std::shared_ptr<const CudaProcess> process) : process_(std::move(process)) {}
+  Status MapChunk(const Options& options, std::size_t index);
+
+  std::shared_ptr<const CudaProcess> process_;
+  cuda::CUdeviceptr address_ = 0;
+  Bytes reserved_ = 0;
+  Bytes mapped_ = 0;
+  std::vector<Bytes> sizes_;  // of the mapped chunks
+};
+
+}  // namespace gpulease

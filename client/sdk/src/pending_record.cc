@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/sdk/src/pending_record.h"
+
+#include <utility>
+
+#include "client/sdk/src/conversion.h"
+
+namespace gpulease {
+inline namespace v1 {
+
+using std::chrono::steady_clock;
+
+Result<std::shared_ptr<PendingRecord>> PendingRecord::Request(
+    std::shared_ptr<Session> session, std::span<const AllocateOptions> options,
+    std::chrono::milliseconds wait) {
+  GPULEASE_RETURN_IF_ERROR(session->ok());
+  if (options.empty()) {
+    return MakeError(Code::kInvalidArgument, Reason::kBadField, "asked to allocate nothing");
+  }
+  wire::AllocateRequest request;
+  for (const AllocateOptions& one : options) request.specs.push_back(SpecOf(one));
+  request.wait_ms = wait.count() > 0 ? static_cast<std::uint64_t>(wait.count()) : 0;
+  request.request_id =
+      options.front().request_id.empty() ? session->NextRequestId() : options.front().request_id;
+  std::shared_ptr<PendingRecord> pending(new PendingRecord);
+  pending->hand_over_ = std::make_unique<HandOver>(session, true);
+  auto reply = pending->hand_over_->Call<wire::AllocateMethod>(
+      std::move(request), {.deadline = session->CallDeadline()});
+  if (!reply.ok()) {
+    pending->over_ = true;
+    return std::move(reply).error();
+  }
+  if (reply->leases.size() != options.size()) {
+    pending->over_ = true;
+    return MakeError(Code::kInternal, Reason::kUnspecified,
+                     "the daemon granted other leases than were asked for");
+  }
+  pending->hand_over_->Promise(reply->leases);
+  pending->epoch_ = pending->hand_over_->epoch();
+  pending->position_ = reply->queue_position;
+  for (const wire::Lease& lease : reply->leases) {
+    for (const wire::Blocker& blocker : lease.blockers) {
+      pending->blockers_.push_back(BlockingOf(blocker));
+    }
+  }
+  pending->leases_ = std::move(reply->leases);
+  return pending;
+}
+
+PendingRecord::~PendingRecord() {
+  // The hand-over gives back what was promised and not picked up. In a forked child its locks may
+  // be held for ever.
+  if (hand_over_ && hand_over_->session()->inherited()) (void)hand_over_.release();
+}
+
+bool PendingRecord::QueuedLocked() const {
+  return leases_.front().state == wire::LeaseState::kQueued;
+}
+
+bool PendingRecord::queued() const {
+  std::lock_guard lock(mutex_);
+  return QueuedLocked();
+}
+
+Result<std::vector<std::shared_ptr<LeaseRecord>>> PendingRecord::Wait(
+    std::chrono::milliseconds timeout) {
+  const std::shared_ptr<Session>& session = hand_over_->session();
+  GPULEASE_RETURN_IF_ERROR(session->ok());
+  std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<LeaseRecord>> records;
+  if (over_) {
+    return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
+                     "the request was cancelled, failed or picked up before");
+  }
+  if (QueuedLocked()) {
+    wire::AwaitRequest request;
+    request.lease_id = leases_.front().lease_id;
+    // A wait that is longer than a call is none: the daemon ends it by the request's own `wait`.
+    const auto longest = std::chrono::hours(48);
+    auto reply = hand_over_->Call<wire::AwaitMethod>(
+        request, {.deadline = steady_clock::now() +
+                              (timeout < longest ? timeout : std::chrono::milliseconds(longest)),
+                  .epoch = epoch_,
+                  .subject = "the request in the queue"});
+    if (!reply.ok()) {
+      Error& error = reply.error();
+      if (error.code == Code::kDeadlineExceeded && error.reason != Reason::kWaitOver) {
+        return records;
+      }
+      over_ = true;
+      return std::move(error);
+    }
+    leases_ = std::move(reply->leases);
+    if (leases_.empty() || QueuedLocked()) {
+      over_ = true;
+      return MakeError(Code::kInternal, Reason::kUnspecified,
+                       "the daemon answered a wait without the leases");
+    }
+  }
+  over_ = true;
+  auto handed = hand_over_->Collect(leases_);
+  if (!handed.ok()) {
+    hand_over_->GiveBack();
+    return std::move(handed).error();
+  }
+  for (std::size_t i = 0; i < leases_.size(); ++i) {
+    std::shared_ptr<LeaseRecord> record =
+        LeaseRecord::Make(session, hand_over_->epoch(), leases_[i], std::move((*handed)[i]), true,
+                          Access::kReadWrite);
+    // Nobody else can be ending a lease that has just been made.
+    if (record) records.push_back(std::move(record));
+  }
+  return records;
+}
+
+Status PendingRecord::Cancel() {
+  GPULEASE_RETURN_IF_ERROR(hand_over_->session()->ok());
+  std::lock_guard lock(mutex_);
+  if (std::exchange(over_, true)) return {};
+  hand_over_->GiveBack();
+  return {};
+}
+
+}  // namespace v1
+}  // namespace gpulease

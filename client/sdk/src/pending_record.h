@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// PendingRecord: a request for memory that is in the queue, or was granted and not yet picked up.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "client/sdk/src/hand_over.h"
+
+namespace gpulease {
+inline namespace v1 {
+
+class PendingRecord {
+ public:
+  // Asks for all of `options`, or none. `wait` as in AllocateOptions.
+  static Result<std::shared_ptr<PendingRecord>> Request(std::shared_ptr<Session> session,
+                                                        std::span<const AllocateOptions> options,
+                                                        std::chrono::milliseconds wait);
+  ~PendingRecord();
+
+  // The leases, or none when the timeout was over first.
+  Result<std::vector<std::shared_ptr<LeaseRecord>>> Wait(std::chrono::milliseconds timeout);
+  Status Cancel();
+
+  bool queued() const;
+  std::uint64_t first_id() const { return leases_.front().lease_id; }
+  std::uint32_t position() const { return position_; }
+  const std::vector<BlockingLease>& blockers() const { return blockers_; }
+  const std::shared_ptr<Session>& session() const { return hand_over_->session(); }
+
+ private:
+  PendingRecord() = default;
+  bool QueuedLocked() const;
+
+  std::unique_ptr<HandOver> hand_over_;
+  std::uint64_t epoch_ = 0;
+  std::uint32_t position_ = 0;
+  std::vector<BlockingLease> blockers_;
+  mutable std::mutex mutex_;
+  std::vector<wire::Lease> leases_;  // state under mutex_
+  bool over_ = false;                // under mutex_
+};
+
+}  // namespace v1
+}  // namespace gpulease

@@ -74,7 +74,11 @@ std::vector<NumaNode> NumaNodes() {
   }
   std::sort(nodes.begin(), nodes.end(),
             [](const NumaNode& a, const NumaNode& b) { return a.number < b.number; });
-  if (nodes.empty()) nodes.push_back({0, Meminfo("/proc/meminfo", "MemTotal").value_or(0)});
+  // With one node or none the whole machine's number is the better one: it follows memory that is
+  // added.
+  const Bytes machine = Meminfo("/proc/meminfo", "MemTotal").value_or(0);
+  if (nodes.empty()) nodes.push_back({0, machine});
+  if (nodes.size() == 1) nodes[0].total = std::max(nodes[0].total, machine);
   return nodes;
 }
 

@@ -149,9 +149,9 @@ cuda::CUresult cuMemImportFromShareableHandle(cuda::CUmemGenericAllocationHandle
     return cuda::CUDA_ERROR_NOT_SUPPORTED;
   }
   ProcessState& state = State();
-  if (handle == nullptr || !identity.has_value() ||
-      identity->node != state.node.load()->file->node) {
-    return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (handle == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (!identity.has_value() || identity->node != state.node.load()->file->node) {
+    return cuda::CUDA_ERROR_UNKNOWN;  // what the real driver says of a descriptor that is no chunk
   }
   {
     const std::shared_lock lock(state.mutex);

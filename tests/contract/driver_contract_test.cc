@@ -293,8 +293,8 @@ TEST(DriverContract, RefusesASizeThatIsNoMultipleOfTheGranularity) {
 TEST(DriverContract, RefusesADescriptorThatIsNoChunk) {
   Handle handle = 0;
   const UniqueFd file(memfd_create("no chunk", MFD_CLOEXEC));
-  EXPECT_CUDA(CUDA_ERROR_INVALID_VALUE, Import(&handle, file.get()));
-  EXPECT_CUDA(CUDA_ERROR_INVALID_VALUE, Import(&handle, 1 << 20));
+  EXPECT_CUDA(CUDA_ERROR_UNKNOWN, Import(&handle, file.get()));
+  EXPECT_CUDA(CUDA_ERROR_UNKNOWN, Import(&handle, 1 << 20));
 }
 
 TEST(DriverContract, RefusesAHandleThatWasReleased) {

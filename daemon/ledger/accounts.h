@@ -42,7 +42,9 @@ struct TenantAccount {
   KindBytes bytes{};
   std::uint32_t leases = 0;  // charged
   std::uint32_t sessions = 0;
-  std::list<Group*> waiting;                    // in the order in which they came; WaitQueue's
+  // WaitQueue's: those that are no heads in the order in which they came, and how many are heads.
+  std::list<Group*> waiting;
+  std::uint32_t heads = 0;
   std::list<TenantAccount*>::iterator in_ring;  // valid while `waiting` is not empty
   std::array<bool, kKinds> held{};              // a queued group waits for the limit of this kind
 

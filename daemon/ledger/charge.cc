@@ -5,8 +5,8 @@
 
 namespace gpulease::ledger {
 
-Charge::Charge(PoolAccount& pool, TenantAccount& tenant, SessionRecord& owner, LeaseId lease, Bytes size,
-               std::uint64_t chunks)
+Charge::Charge(PoolAccount& pool, TenantAccount& tenant, SessionRecord& owner, LeaseId lease,
+               Bytes size, std::uint64_t chunks)
     : pool_(&pool),
       tenant_(&tenant),
       owner_(&owner),

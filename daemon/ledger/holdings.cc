@@ -76,44 +76,46 @@ Result<Opened> Ledger::Impl::Open(SessionId session, LeaseId lease, Access acces
   SessionRecord* caller = FindSession(session);
   if (caller == nullptr) return SessionEnded(session);
   LeaseRecord* record = FindLease(lease);
-  if (record == nullptr) return NotOpenable(std::to_string(lease.value));
-  return OpenRecord(*caller, *record, access);
+  const std::string asked = std::to_string(lease.value);
+  if (record == nullptr) return NotOpenable(asked);
+  return OpenRecord(*caller, *record, asked, access);
 }
 
 Result<Opened> Ledger::Impl::OpenByName(SessionId session, std::uint32_t owner_uid,
                                         std::string_view name, Access access) {
   SessionRecord* caller = FindSession(session);
   if (caller == nullptr) return SessionEnded(session);
+  const std::string asked = std::to_string(owner_uid) + "/" + std::string(name);
   const auto user = users.find(owner_uid);
   if (user != users.end()) {
     const auto found = user->second.names.find(name);
-    if (found != user->second.names.end()) return OpenRecord(*caller, *found->second, access);
+    if (found != user->second.names.end())
+      return OpenRecord(*caller, *found->second, asked, access);
   }
   if (caller->session.spec.user.uid == owner_uid) {
     return MakeError(Code::kNotFound, Reason::kNotOpenable,
                      "the caller has no lease " + std::string(name));
   }
-  return NotOpenable(std::to_string(owner_uid) + "/" + std::string(name));
+  return NotOpenable(asked);
 }
 
 Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& record,
-                                        Access access) {
+                                        const std::string& asked, Access access) {
   const SessionId id = session.session.id;
   Lease& lease = record.lease;
-  const std::string shown = std::to_string(lease.id.value);
   Holding* holding = FindHolding(record, id);
   const bool enough =
       holding != nullptr && (holding->access == Access::kReadWrite || access == Access::kReadOnly);
   if (!enough && lease.owner != id && !MayOpen(session.session.spec.user, lease, access))
-    return NotOpenable(shown);
+    return NotOpenable(asked);
   // Who holds it already may be handed a released lease again; nobody new comes in.
   const bool open = lease.state == State::kOffered || lease.state == State::kLeased ||
                     (lease.state == State::kReleased && enough);
   if (!open) {
     const bool early = lease.state == State::kQueued || lease.state == State::kMaking;
     return MakeError(Code::kFailedPrecondition, early ? Reason::kUnspecified : Reason::kNotOpenable,
-                     early ? "lease " + shown + " waits for its memory: open it once it is granted"
-                           : "lease " + shown + " has been released");
+                     early ? "lease " + asked + " waits for its memory: open it once it is granted"
+                           : "lease " + asked + " has been released");
   }
   if (enough) return Opened{lease.id, true};
   if (holding != nullptr) {

@@ -102,7 +102,9 @@ struct Ledger::Impl {
   // False when there was none.
   bool RemoveHolding(LeaseRecord& record, SessionId session);
   std::vector<SessionId> HolderSessions(const LeaseRecord& record) const;
-  Result<Opened> OpenRecord(SessionRecord& session, LeaseRecord& record, Access access);
+  // `asked` is how the caller called it: what it may not see must not show its id.
+  Result<Opened> OpenRecord(SessionRecord& session, LeaseRecord& record, const std::string& asked,
+                            Access access);
 
   // ---- release.cc
   void SetState(LeaseRecord& record, State state, Time now);
@@ -146,7 +148,7 @@ struct Ledger::Impl {
   std::set<std::pair<Time, SessionId>> graces;
   std::set<std::pair<Time, LeaseId>> bounds;
   std::uint64_t closed_turns = 0;
-  std::uint64_t commands = 0;
+  std::uint64_t unchecked = 0;  // commands since Verify() looked at everything
   bool stopping = false;
 };
 

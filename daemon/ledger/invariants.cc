@@ -38,52 +38,53 @@ std::string Ledger::Impl::CheckInvariants() const {
   std::size_t grouped = 0;
   for (const auto& [id, record] : leases) {
     const Lease& lease = record.lease;
-    const std::string name = "lease " + std::to_string(id.value);
+    const auto name = [&id = id] { return "lease " + std::to_string(id.value); };
     const bool queued = lease.state == State::kQueued;
-    if (queued == static_cast<bool>(record.charge)) return name + ": charged while queued, or not";
-    if (queued != (lease.pool == kNoPool)) return name + ": has a pool while queued, or none";
+    if (queued == static_cast<bool>(record.charge))
+      return name() + ": charged while queued, or not";
+    if (queued != (lease.pool == kNoPool)) return name() + ": has a pool while queued, or none";
     if (std::count(record.group->leases.begin(), record.group->leases.end(), &record) != 1)
-      return name + ": its group does not know it";
+      return name() + ": its group does not know it";
     AccountSums& user = user_sums[record.user];
     user.leases += 1;
     if (!lease.name.empty()) {
       const auto named = record.user->names.find(lease.name);
       const bool has_name = named != record.user->names.end() && named->second == &record;
       const bool wants_name = lease.owner && lease.state != State::kRevoking;
-      if (has_name != static_cast<bool>(wants_name)) return name + ": its name is free, or not";
+      if (has_name != static_cast<bool>(wants_name)) return name() + ": its name is free, or not";
       user.names += has_name ? 1 : 0;
     }
     if (lease.owner) {
       const auto owner = sessions.find(lease.owner);
-      if (owner == sessions.end()) return name + ": its owner's session is over";
-      if (!owner->second.owned.contains(id)) return name + ": its owner does not know it";
+      if (owner == sessions.end()) return name() + ": its owner's session is over";
+      if (!owner->second.owned.contains(id)) return name() + ": its owner does not know it";
       AccountSums& sums = session_sums[lease.owner];
       sums.owned += 1;
       sums.bytes[Index(lease.kind)] += record.charge.bytes();
     }
     for (const Holding& holding : lease.holders) {
       const auto holder = sessions.find(holding.session);
-      if (holder == sessions.end()) return name + ": the session of a holder is over";
+      if (holder == sessions.end()) return name() + ": the session of a holder is over";
       session_sums[holding.session].open += 1;
       if (holding.session == lease.owner) continue;
-      if (!holder->second.opened.contains(id)) return name + ": a holder does not know it";
+      if (!holder->second.opened.contains(id)) return name() + ": a holder does not know it";
       user_sums[holder->second.user].openings += 1;
     }
     const bool made = lease.state >= State::kOffered && lease.state <= State::kReleased;
-    if (!made && !lease.holders.empty()) return name + ": has holders and is not made, or over";
-    if (made && lease.holders.empty() && !lease.owner) return name + ": nobody has a right to it";
-    if (lease.state == State::kOffered && !lease.owner) return name + ": offered to nobody";
-    if (lease.state == State::kReleased && lease.owner) return name + ": released, has an owner";
-    if (lease.state >= State::kDestroying && lease.owner) return name + ": over, has an owner";
+    if (!made && !lease.holders.empty()) return name() + ": has holders and is not made, or over";
+    if (made && lease.holders.empty() && !lease.owner) return name() + ": nobody has a right to it";
+    if (lease.state == State::kOffered && !lease.owner) return name() + ": offered to nobody";
+    if (lease.state == State::kReleased && lease.owner) return name() + ": released, has an owner";
+    if (lease.state >= State::kDestroying && lease.owner) return name() + ": over, has an owner";
     if (queued) continue;
     PoolSums& sums = pool_sums[lease.pool];
     const bool closed = lease.state == State::kReleasing || lease.state == State::kUnconfirmed;
     const Bytes bytes = closed ? lease.unconfirmed_size : lease.size;
-    GPULEASE_EXPECT(name + " charged", bytes, record.charge.bytes());
-    GPULEASE_EXPECT(name + " chunks", closed ? 0 : lease.chunks.size(), record.charge.chunks());
+    GPULEASE_EXPECT(name() + " charged", bytes, record.charge.bytes());
+    GPULEASE_EXPECT(name() + " chunks", closed ? 0 : lease.chunks.size(), record.charge.chunks());
     Bytes chunks = 0;
     for (const Bytes chunk : lease.chunks) chunks += chunk;
-    GPULEASE_EXPECT(name + " size", chunks, lease.size);
+    GPULEASE_EXPECT(name() + " size", chunks, lease.size);
     sums.columns[static_cast<std::size_t>(ColumnOf(lease.state, lease.quarantined))] += bytes;
     sums.chunks += record.charge.chunks();
     sums.leases += 1;
@@ -94,16 +95,16 @@ std::string Ledger::Impl::CheckInvariants() const {
     tenant.leases += 1;
   }
   for (const auto& [id, group] : groups) {
-    const std::string name = "group " + std::to_string(id.value);
-    if (group.leases.empty()) return name + ": has no leases";
+    const auto name = [&id = id] { return "group " + std::to_string(id.value); };
+    if (group.leases.empty()) return name() + ": has no leases";
     grouped += group.leases.size();
     std::uint32_t owned = 0;
     for (const LeaseRecord* record : group.leases) owned += record->lease.owner ? 1 : 0;
-    GPULEASE_EXPECT(name + " owned", owned, group.owned);
-    if ((owned > 0) != (group.session != nullptr)) return name + ": has a session, or none";
+    GPULEASE_EXPECT(name() + " owned", owned, group.owned);
+    if ((owned > 0) != (group.session != nullptr)) return name() + ": has a session, or none";
     if (group.state != State::kQueued) continue;
     user_sums[group.session->user].waits += 1;
-    if (!waits.contains({group.wait->deadline, id})) return name + ": waits without an end";
+    if (!waits.contains({group.wait->deadline, id})) return name() + ": waits without an end";
     for (const PoolAccount& pool : pools) {
       pool_sums[pool.index].queued += group.wait->pools[pool.index] ? 1 : 0;
       pool_sums[pool.index].shorts += group.wait->unobserved[pool.index] ? 1 : 0;
@@ -113,12 +114,12 @@ std::string Ledger::Impl::CheckInvariants() const {
   GPULEASE_EXPECT("bounds", releasing, bounds.size());
   std::size_t lost = 0;
   for (const auto& [id, record] : sessions) {
-    const std::string name = "session " + std::to_string(id.value);
+    const auto name = [&id = id] { return "session " + std::to_string(id.value); };
     const AccountSums& sums = session_sums[id];
-    GPULEASE_EXPECT(name + " owned", sums.owned, record.session.owned);
-    GPULEASE_EXPECT(name + " open", sums.open, record.session.open);
-    GPULEASE_EXPECT(name + " device bytes", sums.bytes[0], record.session.device_bytes);
-    GPULEASE_EXPECT(name + " host bytes", sums.bytes[1], record.session.host_bytes);
+    GPULEASE_EXPECT(name() + " owned", sums.owned, record.session.owned);
+    GPULEASE_EXPECT(name() + " open", sums.open, record.session.open);
+    GPULEASE_EXPECT(name() + " device bytes", sums.bytes[0], record.session.device_bytes);
+    GPULEASE_EXPECT(name() + " host bytes", sums.bytes[1], record.session.host_bytes);
     user_sums[record.user].sessions += 1;
     tenant_sums[record.tenant].sessions += 1;
     lost += record.session.connected ? 0 : 1;
@@ -126,14 +127,14 @@ std::string Ledger::Impl::CheckInvariants() const {
   GPULEASE_EXPECT("graces", lost, graces.size());
   std::size_t waiting = 0;
   for (const auto& [uid, user] : users) {
-    const std::string name = "uid " + std::to_string(uid);
+    const auto name = [&uid = uid] { return "uid " + std::to_string(uid); };
     const AccountSums& sums = user_sums[&user];
-    GPULEASE_EXPECT(name + " sessions", sums.sessions, user.sessions);
-    GPULEASE_EXPECT(name + " leases", sums.leases, user.leases);
-    GPULEASE_EXPECT(name + " waits", sums.waits, user.waits);
-    GPULEASE_EXPECT(name + " openings", sums.openings, user.openings);
-    GPULEASE_EXPECT(name + " names", sums.names, user.names.size());
-    if (user.unused()) return name + ": kept without need";
+    GPULEASE_EXPECT(name() + " sessions", sums.sessions, user.sessions);
+    GPULEASE_EXPECT(name() + " leases", sums.leases, user.leases);
+    GPULEASE_EXPECT(name() + " waits", sums.waits, user.waits);
+    GPULEASE_EXPECT(name() + " openings", sums.openings, user.openings);
+    GPULEASE_EXPECT(name() + " names", sums.names, user.names.size());
+    if (user.unused()) return name() + ": kept without need";
     waiting += user.waits;
   }
   GPULEASE_EXPECT("waits", waiting, waits.size());
@@ -147,19 +148,19 @@ std::string Ledger::Impl::CheckInvariants() const {
   }
   for (const PoolAccount& pool : pools) {
     const PoolSums& sums = pool_sums[pool.index];
-    const std::string& name = pool.spec.name;
+    const auto name = [&] { return pool.spec.name; };
     for (std::size_t column = 0; column < kColumns; ++column) {
-      GPULEASE_EXPECT(name + " column " + std::to_string(column), sums.columns[column],
+      GPULEASE_EXPECT(name() + " column " + std::to_string(column), sums.columns[column],
                       pool.columns[column]);
     }
-    GPULEASE_EXPECT(name + " chunks", sums.chunks, pool.chunks);
-    GPULEASE_EXPECT(name + " leases", sums.leases, pool.leases);
-    GPULEASE_EXPECT(name + " by size", sums.leases, pool.by_size.size());
-    GPULEASE_EXPECT(name + " queued", sums.queued, pool.queued);
-    GPULEASE_EXPECT(name + " shorts", sums.shorts, pool.shorts);
-    GPULEASE_EXPECT(name + " closed", sums.closed, pool.closed.size());
+    GPULEASE_EXPECT(name() + " chunks", sums.chunks, pool.chunks);
+    GPULEASE_EXPECT(name() + " leases", sums.leases, pool.leases);
+    GPULEASE_EXPECT(name() + " by size", sums.leases, pool.by_size.size());
+    GPULEASE_EXPECT(name() + " queued", sums.queued, pool.queued);
+    GPULEASE_EXPECT(name() + " shorts", sums.shorts, pool.shorts);
+    GPULEASE_EXPECT(name() + " closed", sums.closed, pool.closed.size());
     const PoolUse use = pool.Use();
-    GPULEASE_EXPECT(name + " sum",
+    GPULEASE_EXPECT(name() + " sum",
                     use.leased + use.offered + use.releasing + use.unconfirmed + use.quarantined +
                         use.outside + use.free,
                     use.total + use.overcommitted);

@@ -29,10 +29,13 @@ Ledger::Impl::Impl(Options given) : options(std::move(given)), ids(options.id_se
 
 void Ledger::Impl::Verify() {
 #ifndef NDEBUG
-  // 64 leases are checked in microseconds; beyond, one command in 4,096 pays for a check of all.
-  constexpr std::size_t kFewLeases = 64;
-  constexpr std::uint64_t kEvery = 4096;
-  if (leases.size() + sessions.size() > kFewLeases && ++commands % kEvery != 0) return;
+  // 64 leases are checked in microseconds; beyond, a check of all is spread over sixteen times as
+  // many commands.
+  constexpr std::size_t kFew = 64;
+  constexpr std::uint64_t kSpread = 16;
+  const std::size_t all = leases.size() + sessions.size();
+  if (++unchecked < kSpread * all && all > kFew) return;
+  unchecked = 0;
   if (const std::string wrong = CheckInvariants(); !wrong.empty()) Die(wrong);
 #endif
 }

@@ -12,7 +12,8 @@
 //   total + overcommitted,
 // every counter equals the sum over the leases, and a tenant is charged exactly for the bytes of its
 // leases, until the last of them is free. Debug builds check after every command while there are at
-// most 64 leases and sessions, and every 4,096th command beyond (the check is linear).
+// most 64 leases and sessions; the check is linear, so beyond that they do so once in 16 commands a
+// lease.
 //
 // A lease's life:
 //

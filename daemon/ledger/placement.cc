@@ -10,8 +10,8 @@ namespace {
 enum class Choice { kMostFree, kTightest };
 
 // The pool for `piece` among those with `room` bytes each, or kNoPool.
-PoolIndex Choose(const Piece& piece, const std::deque<PoolAccount>& pools, const std::vector<Bytes>& room,
-                 Choice choice) {
+PoolIndex Choose(const Piece& piece, const std::deque<PoolAccount>& pools,
+                 const std::vector<Bytes>& room, Choice choice) {
   PoolIndex best = kNoPool;
   for (const PoolAccount& pool : pools) {
     if (!piece.pools[pool.index]) continue;
@@ -65,8 +65,8 @@ std::optional<Placement> PlaceWithin(const std::vector<Piece>& pieces,
 
 }  // namespace
 
-std::optional<Placement> Place(const std::vector<Piece>& pieces, const std::deque<PoolAccount>& pools,
-                               const PoolSet& excluded) {
+std::optional<Placement> Place(const std::vector<Piece>& pieces,
+                               const std::deque<PoolAccount>& pools, const PoolSet& excluded) {
   std::vector<Bytes> room(pools.size(), 0);
   for (const PoolAccount& pool : pools) {
     if (pool.usable && !excluded[pool.index]) room[pool.index] = pool.Grantable();
@@ -82,8 +82,9 @@ bool CouldEverFit(const std::vector<Piece>& pieces, const std::deque<PoolAccount
 
 bool Reachable(const std::vector<Piece>& pieces, const std::deque<PoolAccount>& pools) {
   return std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-    return std::any_of(pools.begin(), pools.end(),
-                       [&](const PoolAccount& pool) { return pool.usable && piece.pools[pool.index]; });
+    return std::any_of(pools.begin(), pools.end(), [&](const PoolAccount& pool) {
+      return pool.usable && piece.pools[pool.index];
+    });
   });
 }
 

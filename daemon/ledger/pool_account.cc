@@ -26,7 +26,9 @@ Column ColumnOf(State state, bool quarantined) {
   return Column::kMaking;
 }
 
-Bytes PoolAccount::Charged() const { return std::accumulate(columns.begin(), columns.end(), Bytes{0}); }
+Bytes PoolAccount::Charged() const {
+  return std::accumulate(columns.begin(), columns.end(), Bytes{0});
+}
 
 Bytes PoolAccount::Live() const {
   return column(Column::kOffered) + column(Column::kLeased) + column(Column::kDestroying) +

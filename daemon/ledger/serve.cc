@@ -88,8 +88,9 @@ void Ledger::Impl::Expire(Group& group, Time now, Effects& effects) {
   const UserSpec& user = group.session->session.spec.user;
   Error error;
   if (wait.shortage) {
-    error =
-        DriverMemoryShort(ShortageOf(wait.pieces, user), *wait.shortage, now - wait.first_shortage);
+    Shortage shortage = ShortageOf(wait.pieces, user);
+    shortage.waiting_before = 0;
+    error = DriverMemoryShort(shortage, *wait.shortage, now - wait.first_shortage);
   } else {
     Shortage shortage = ShortageOf(wait.pieces, user);
     shortage.waiting_before = queue.Position(group) - 1;

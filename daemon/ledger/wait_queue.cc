@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/ledger/wait_queue.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace gpulease::ledger {
 namespace {
+
+bool HasHead(const TenantAccount* tenant) { return tenant->heads > 0; }
 
 bool Compete(const Group& a, const Group& b) { return (a.wait->pools & b.wait->pools).any(); }
 
@@ -12,7 +15,12 @@ bool Compete(const Group& a, const Group& b) { return (a.wait->pools & b.wait->p
 
 void WaitQueue::Add(Group& group) {
   TenantAccount& tenant = *group.tenant;
-  if (tenant.waiting.empty()) tenant.in_ring = ring_.insert(ring_.end(), &tenant);
+  if (tenant.waiting.empty()) {
+    // A tenant with a head has had its turn in this round; one without comes before those.
+    const auto before =
+        tenant.heads > 0 ? ring_.end() : std::find_if(ring_.begin(), ring_.end(), HasHead);
+    tenant.in_ring = ring_.insert(before, &tenant);
+  }
   group.wait->place = tenant.waiting.insert(tenant.waiting.end(), &group);
   group.wait->head = false;
 }
@@ -20,6 +28,7 @@ void WaitQueue::Add(Group& group) {
 void WaitQueue::AddFirst(Group& group) {
   group.wait->place = heads_.insert(heads_.begin(), &group);
   group.wait->head = true;
+  group.tenant->heads += 1;
 }
 
 void WaitQueue::MakeHead(Group& group) {
@@ -27,6 +36,7 @@ void WaitQueue::MakeHead(Group& group) {
   Remove(group);
   group.wait->place = heads_.insert(heads_.end(), &group);
   group.wait->head = true;
+  group.tenant->heads += 1;
 }
 
 void WaitQueue::EndTurn(Group& group) {
@@ -37,6 +47,7 @@ void WaitQueue::Remove(Group& group) {
   if (group.wait->head) {
     heads_.erase(group.wait->place);
     group.wait->head = false;
+    group.tenant->heads -= 1;
     return;
   }
   TenantAccount& tenant = *group.tenant;

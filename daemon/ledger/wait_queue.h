@@ -5,7 +5,7 @@
 // First the heads: those that were the first to find a pool short, in the order in which they were;
 // a head stays one until it is served or ends, so that what comes later can never pass it. Then
 // rounds over the tenants, first come first served within each; a tenant whose group became a head
-// or was served goes to the end of the round.
+// or was served has had its turn and goes to the end of the round.
 //
 // It decides nothing about memory: the Ledger walks it, says who is a head and takes out who is
 // served.

@@ -23,7 +23,8 @@ PoolSet PoolsOf(const std::vector<Piece>& pieces) {
 
 // The pool that a refusal speaks of: of those that would do, the one with the most room.
 template <typename Room>
-const PoolAccount* MostRoom(const PoolSet& candidates, const std::deque<PoolAccount>& pools, Room room) {
+const PoolAccount* MostRoom(const PoolSet& candidates, const std::deque<PoolAccount>& pools,
+                            Room room) {
   const PoolAccount* best = nullptr;
   for (const PoolAccount& pool : pools) {
     if (candidates[pool.index] && (best == nullptr || room(pool) > room(*best))) best = &pool;
@@ -55,8 +56,9 @@ std::string AskedText(const std::vector<Piece>& pieces, Bytes asked) {
 // "GPU-3f2a: asked 60.0 GiB, 41.2 GiB free, …", with the numbers.
 Error Describe(const Shortage& shortage, Code code, Reason reason) {
   const PoolSet candidates = PoolsOf(shortage.pieces);
-  const PoolAccount* pool = MostRoom(candidates, shortage.pools,
-                              [](const PoolAccount& p) { return p.usable ? p.Grantable() : Bytes{0}; });
+  const PoolAccount* pool = MostRoom(candidates, shortage.pools, [](const PoolAccount& p) {
+    return p.usable ? p.Grantable() : Bytes{0};
+  });
   Error error = MakeError(code, reason, "");
   if (pool == nullptr) return error;
   error.requested_bytes = Asked(shortage.pieces, *pool);
@@ -103,7 +105,8 @@ Error BadField(std::string message) {
 
 Error TooLargeForPools(const std::vector<Piece>& pieces, const std::deque<PoolAccount>& pools) {
   const PoolSet candidates = PoolsOf(pieces);
-  const PoolAccount* pool = MostRoom(candidates, pools, [](const PoolAccount& p) { return p.Capacity(); });
+  const PoolAccount* pool =
+      MostRoom(candidates, pools, [](const PoolAccount& p) { return p.Capacity(); });
   Error error = MakeError(Code::kInvalidArgument, Reason::kTooLarge, "");
   if (pool == nullptr) return error;
   error.requested_bytes = Asked(pieces, *pool);

@@ -54,7 +54,7 @@ std::vector<std::shared_ptr<LeaseRecord>> AllocateRecords(const std::shared_ptr<
 
 }  // namespace
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 Client::Client(const ClientOptions& options) : session_(OrThrow(Session::Connect(options))) {}
 Client::Client(Client&&) noexcept = default;
@@ -132,5 +132,5 @@ std::string Client::daemon_version() const {
   return Use(session_)->link().handles->welcome().daemon_version;
 }
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

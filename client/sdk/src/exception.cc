@@ -3,7 +3,7 @@
 
 namespace gpulease {
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 Exception::Exception(ErrorCode code, ErrorReason reason, const std::string& message,
                      std::uint64_t requested_bytes, std::uint64_t available_bytes,
@@ -18,7 +18,7 @@ Exception::Exception(ErrorCode code, ErrorReason reason, const std::string& mess
 Exception::Exception(const Exception&) noexcept = default;
 Exception::~Exception() = default;
 
-}  // namespace v1
+}  // namespace abi_v1
 
 void Throw(const Error& error) {
   std::vector<BlockingLease> blockers;

@@ -20,7 +20,7 @@ Record& Use(const std::shared_ptr<Record>& record) {
 
 }  // namespace
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 Mapping::Mapping() = default;
 Mapping::Mapping(std::shared_ptr<MappedRange> range) : range_(std::move(range)) {}
@@ -131,5 +131,5 @@ void PendingLease::Cancel() {
   record_.reset();
 }
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

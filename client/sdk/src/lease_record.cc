@@ -49,7 +49,7 @@ driver::DriverChoice ChoiceOf(Session& session) {
 
 }  // namespace
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 MappedRange::~MappedRange() {
   if (!record) return;
@@ -273,5 +273,5 @@ Status LeaseRecord::Close() {
   return End(false);
 }
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

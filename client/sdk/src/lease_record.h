@@ -25,7 +25,7 @@
 
 namespace gpulease {
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 // A mapped range. Unmaps when destroyed, except in a forked child.
 class MappedRange {
@@ -39,7 +39,7 @@ class MappedRange {
   std::optional<HostRange> host;
 };
 
-}  // namespace v1
+}  // namespace abi_v1
 
 // What the records of one lease in one session share.
 struct LeaseHold {
@@ -56,7 +56,7 @@ struct LeaseHold {
   std::weak_ptr<MappedRange> mapped[2];  // by Access; under mutex
 };
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 class LeaseRecord {
  public:
@@ -96,5 +96,5 @@ class LeaseRecord {
   Access access_ = Access::kReadWrite;
 };
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

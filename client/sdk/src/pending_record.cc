@@ -6,7 +6,7 @@
 #include "client/sdk/src/conversion.h"
 
 namespace gpulease {
-inline namespace v1 {
+inline namespace abi_v1 {
 
 using std::chrono::steady_clock;
 
@@ -121,5 +121,5 @@ Status PendingRecord::Cancel() {
   return {};
 }
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

@@ -13,7 +13,7 @@
 #include "client/sdk/src/hand_over.h"
 
 namespace gpulease {
-inline namespace v1 {
+inline namespace abi_v1 {
 
 class PendingRecord {
  public:
@@ -46,5 +46,5 @@ class PendingRecord {
   bool over_ = false;                // under mutex_
 };
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

@@ -57,7 +57,8 @@
 
 namespace gpulease {
 
-inline namespace v1 {
+// Not v1: that is where protoc puts the messages of the API, which a program may use beside this.
+inline namespace abi_v1 {
 
 // gRPC's codes, by number.
 enum class ErrorCode : int {
@@ -438,5 +439,5 @@ class GPULEASE_API Client {
   std::shared_ptr<Session> session_;
 };
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

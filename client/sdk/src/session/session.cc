@@ -57,7 +57,7 @@ Error Gone(const std::string& subject) {
 
 }  // namespace
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 Session::Session(const ClientOptions& options, RuntimePaths paths)
     : options_(options),
@@ -235,5 +235,5 @@ void Session::SendPostponed(const Link& link) {
   }
 }
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

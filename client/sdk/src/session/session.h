@@ -53,7 +53,7 @@ struct CallTerms {
   std::string subject = {};
 };
 
-inline namespace v1 {
+inline namespace abi_v1 {
 
 class Session {
  public:
@@ -126,5 +126,5 @@ class Session {
   std::unique_ptr<Events> events_;
 };
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

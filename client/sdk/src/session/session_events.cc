@@ -12,7 +12,7 @@
 #include "client/sdk/src/session/session_state.h"
 
 namespace gpulease {
-inline namespace v1 {
+inline namespace abi_v1 {
 
 using std::chrono::steady_clock;
 
@@ -118,5 +118,5 @@ Result<std::optional<wire::Event>> Session::NextEvent(std::chrono::milliseconds 
   }
 }
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

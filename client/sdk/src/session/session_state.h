@@ -10,7 +10,7 @@
 #include "client/sdk/src/session/session.h"
 
 namespace gpulease {
-inline namespace v1 {
+inline namespace abi_v1 {
 
 struct Session::State {
   struct Ending {
@@ -40,5 +40,5 @@ struct Session::Events {
   bool lost = false;   // events may be missing: say so first
 };
 
-}  // namespace v1
+}  // namespace abi_v1
 }  // namespace gpulease

@@ -76,6 +76,7 @@ struct Channel::Impl {
         return;
       }
       Flush();
+      if (session.over()) Die("the daemon's reply broke HTTP/2, or its headers were too long");
     } else if (n == 0) {
       Die("it closed the connection");
     } else if (error_number != EAGAIN && error_number != EINTR) {

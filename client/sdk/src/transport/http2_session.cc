@@ -208,7 +208,12 @@ Http2Session::Http2Session() : state_(std::make_unique<State>()) {
   nghttp2_session_callbacks_set_on_stream_close_callback(callbacks, OnClose);
   nghttp2_session_callbacks_set_on_frame_recv_callback(callbacks, OnFrame);
   nghttp2_session_callbacks_set_on_invalid_frame_recv_callback(callbacks, OnInvalidFrame);
-  nghttp2_session_client_new(&state_->session, callbacks, state_.get());
+  // gRPC's headers are gRPC's business: nghttp2 would refuse a `grpc-message` that ends in a space.
+  nghttp2_option* options = nullptr;
+  nghttp2_option_new(&options);
+  nghttp2_option_set_no_http_messaging(options, 1);
+  nghttp2_session_client_new2(&state_->session, callbacks, state_.get(), options);
+  nghttp2_option_del(options);
   nghttp2_session_callbacks_del(callbacks);
   const nghttp2_settings_entry settings[] = {
       {NGHTTP2_SETTINGS_ENABLE_PUSH, 0},
@@ -269,11 +274,6 @@ bool Http2Session::Receive(const char* bytes, std::size_t size) {
                   nghttp2_strerror(static_cast<int>(taken));
     return false;
   }
-  // Headers above 64 KiB end the session without an error here.
-  if (!nghttp2_session_want_read(state_->session) && !nghttp2_session_want_write(state_->session)) {
-    if (state_->why.empty()) state_->why = "the reply's headers are longer than 64 KiB";
-    return false;
-  }
   return true;
 }
 
@@ -284,6 +284,11 @@ void Http2Session::Collect(std::string& out) {
     if (size <= 0) return;
     out.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(size));
   }
+}
+
+bool Http2Session::over() const {
+  return !nghttp2_session_want_read(state_->session) &&
+         !nghttp2_session_want_write(state_->session);
 }
 
 void Http2Session::FinishAll(const std::string& why) {

@@ -65,10 +65,13 @@ class Http2Session {
   // Cancels it; nothing happens to it any more.
   void Abandon(Exchange& exchange);
 
-  // Bytes from the peer. False: they are no HTTP/2, or the session is over; why() says it.
+  // Bytes from the peer. False: they are no HTTP/2; why() says it.
   bool Receive(const char* bytes, std::size_t size);
   // Appends what is to be written.
   void Collect(std::string& out);
+  // After Collect(): neither side has anything more to say. A reply that breaks HTTP/2 (a header of
+  // more than 64 KiB, say) ends the session so, without an error in between.
+  bool over() const;
   // The connection is lost: finishes every exchange.
   void FinishAll(const std::string& why);
   const std::string& why() const;

@@ -12,3 +12,16 @@ gpulease_test(NAME sdk_transport_test SRCS ${CMAKE_CURRENT_LIST_DIR}/sdk_transpo
   DEPS gpulease_sdk_session gpulease_fake_daemon)
 gpulease_test(NAME sdk_client_test SRCS ${CMAKE_CURRENT_LIST_DIR}/sdk_client_test.cc
   DEPS gpulease_sdk gpulease_fake_daemon)
+gpulease_test(NAME sdk_device_test SRCS ${CMAKE_CURRENT_LIST_DIR}/sdk_device_test.cc
+  DEPS gpulease_sdk gpulease_simulation gpulease_fake_daemon)
+add_dependencies(sdk_device_test gpulease_simulated)
+
+# What the library shows and needs; a sanitizer's runtime adds its own.
+if(NOT GPULEASE_SANITIZE)
+  add_test(NAME sdk_library_test COMMAND sh ${CMAKE_CURRENT_LIST_DIR}/sdk_library_test.sh
+    $<TARGET_FILE:gpulease_client> ${CMAKE_NM} ${CMAKE_READELF})
+  # A program of a user: the interface, the library and nothing else of ours.
+  add_executable(sdk_header_test ${CMAKE_CURRENT_LIST_DIR}/sdk_header_test.cc)
+  target_link_libraries(sdk_header_test PRIVATE gpulease::client)
+  add_test(NAME sdk_header_test COMMAND sdk_header_test)
+endif()

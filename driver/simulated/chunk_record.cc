@@ -10,7 +10,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <string_view>
+#include <vector>
 
 namespace gpulease::simulated {
 namespace {
@@ -36,42 +38,60 @@ bool TakeNumber(std::string_view& text, std::uint64_t& number) {
   return true;
 }
 
+struct Record {
+  std::uint64_t inode = 0;
+  std::uint64_t gpu = 0;
+  Bytes size = 0;
+
+  friend bool operator<(const Record& a, const Record& b) { return a.inode < b.inode; }
+  friend bool operator==(const Record& a, const Record& b) { return a.inode == b.inode; }
+};
+
 // "17: OFDLCK ADVISORY  WRITE -1 00:01:2025 2305843010555871232 2305843010555871232"
-void AddLine(std::string_view line, std::uint32_t node, std::array<Bytes, kMaxGpus>& sums) {
-  const std::size_t colon = line.find(": OFDLCK ");
-  if (colon == std::string_view::npos) return;
+void AddLine(std::string_view line, std::uint32_t node, std::vector<Record>& records) {
+  if (line.find(": OFDLCK ") == std::string_view::npos) return;
   const std::size_t last = line.rfind(' ');
   const std::size_t before = line.rfind(' ', last - 1);
-  if (last == std::string_view::npos || before == std::string_view::npos) return;
+  const std::size_t colon = line.rfind(':', before);
+  if (before == std::string_view::npos || colon == std::string_view::npos) return;
+  std::string_view inode_text = line.substr(colon + 1, before - colon - 1);
   std::string_view start_text = line.substr(before + 1, last - before - 1);
   std::string_view end_text = line.substr(last + 1);
   std::uint64_t start = 0;
   std::uint64_t end = 0;
-  if (!TakeNumber(start_text, start) || !TakeNumber(end_text, end) || end < start) return;
+  Record record;
+  if (!TakeNumber(inode_text, record.inode) || !TakeNumber(start_text, start) ||
+      !TakeNumber(end_text, end) || end < start) {
+    return;
+  }
   if (start >> kNodeShift != (kMark >> kNodeShift | node)) return;
-  const std::uint64_t gpu = start >> kGpuShift & ((1u << (kNodeShift - kGpuShift)) - 1);
-  if (gpu < sums.size()) sums[gpu] += (end - start + 1) * kGranularity;
+  record.gpu = start >> kGpuShift & ((1u << (kNodeShift - kGpuShift)) - 1);
+  record.size = (end - start + 1) * kGranularity;
+  if (record.gpu < kMaxGpus) records.push_back(record);
 }
 
 struct Scan {
-  std::array<Bytes, kMaxGpus> sums = {};
   int reads = 0;
+  std::size_t hash = 0;  // of the whole text
 };
 
-Scan ScanLocks(std::uint32_t node) {
+// Adds the node's records to `records`.
+Scan ScanLocks(std::uint32_t node, std::vector<Record>& records) {
   Scan scan;
   const UniqueFd file(open("/proc/locks", O_RDONLY | O_CLOEXEC));
   if (!file) return scan;
-  char buffer[64 * 1024];
+  char buffer[16 * 1024];  // the kernel gives a page at a time
   std::size_t kept = 0;
   for (;;) {
     const ssize_t got = read(file.get(), buffer + kept, sizeof buffer - kept);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     ++scan.reads;
-    std::string_view text(buffer, kept + static_cast<std::size_t>(got));
+    std::string_view text(buffer + kept, static_cast<std::size_t>(got));
+    scan.hash = scan.hash * 31 + std::hash<std::string_view>()(text);
+    text = std::string_view(buffer, kept + static_cast<std::size_t>(got));
     for (std::size_t end; (end = text.find('\n')) != std::string_view::npos;) {
-      AddLine(text.substr(0, end), node, scan.sums);
+      AddLine(text.substr(0, end), node, records);
       text.remove_prefix(end + 1);
     }
     kept = text.size() < sizeof buffer ? text.size() : 0;  // a line that long is none of ours
@@ -129,18 +149,27 @@ std::optional<ChunkIdentity> IdentifyChunk(int descriptor) {
   return identity;
 }
 
-std::array<Bytes, kMaxGpus> RecordedBytes(std::uint32_t node) {
-  // One read is one instant; between two of them a lock may come or go, and others be listed twice
-  // or not at all. Two scans that agree are taken for the truth.
-  Scan scan = ScanLocks(node);
-  for (int again = 0; scan.reads > 1 && again < 3; ++again) {
-    const Scan next = ScanLocks(node);
-    if (next.sums == scan.sums) break;
-    for (std::size_t gpu = 0; gpu < scan.sums.size(); ++gpu) {
-      scan.sums[gpu] = again == 2 ? std::max(scan.sums[gpu], next.sums[gpu]) : next.sums[gpu];
-    }
+Recording ReadRecords(std::uint32_t node) {
+  // One read is one instant and has some fifty locks. Between two of them any process of the
+  // machine may take a lock or lose one, and then others are listed twice or not at all. Two scans
+  // that are the same to the letter are the truth; else what any of several has seen is.
+  constexpr int kScans = 4;
+  Recording recording;
+  std::vector<Record> records;
+  Scan scan = ScanLocks(node, records);
+  recording.exact = scan.reads <= 1;
+  for (int again = 1; !recording.exact && again < kScans; ++again) {
+    std::vector<Record> seen;
+    const Scan next = ScanLocks(node, seen);
+    recording.exact = next.hash == scan.hash;
+    if (recording.exact) records.clear();
+    records.insert(records.end(), seen.begin(), seen.end());
+    scan = next;
   }
-  return scan.sums;
+  std::sort(records.begin(), records.end());
+  records.erase(std::unique(records.begin(), records.end()), records.end());
+  for (const Record& record : records) recording.bytes[record.gpu] += record.size;
+  return recording;
 }
 
 }  // namespace gpulease::simulated

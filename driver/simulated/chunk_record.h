@@ -34,6 +34,12 @@ bool RecordChunk(int chunk, const ChunkIdentity& identity);
 std::optional<ChunkIdentity> IdentifyChunk(int descriptor);
 
 // The recorded bytes of each of the node's GPUs.
-std::array<Bytes, kMaxGpus> RecordedBytes(std::uint32_t node);
+struct Recording {
+  std::array<Bytes, kMaxGpus> bytes = {};
+  // False when chunks came and went meanwhile: each that is counted was there at some time since
+  // the call began, and perhaps not all at once.
+  bool exact = true;
+};
+Recording ReadRecords(std::uint32_t node);
 
 }  // namespace gpulease::simulated

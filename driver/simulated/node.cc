@@ -75,7 +75,7 @@ NodeMapping::~NodeMapping() {
 }
 
 Bytes NodeMapping::Recorded(int gpu) const {
-  return RecordedBytes(file->node)[static_cast<std::size_t>(gpu)];
+  return ReadRecords(file->node).bytes[static_cast<std::size_t>(gpu)];
 }
 
 NodeMapping::Outcome NodeMapping::MakeChunk(int gpu, Bytes size, UniqueFd* chunk) {
@@ -107,12 +107,15 @@ NodeMapping::Outcome NodeMapping::MakeChunk(int gpu, Bytes size, UniqueFd* chunk
   if (!RecordChunk(made.get(), identity)) {
     outcome = Outcome::kOperatingSystem;
   } else {
-    for (;;) {
+    // Others may let chunks go while they are counted: out of memory is said on a true count only,
+    // or when one count after the other is too high.
+    for (int doubtful = 0;;) {
       std::uint64_t counted = record.upper_bound.load();
-      const Bytes recorded = Recorded(gpu);
+      const Recording recording = ReadRecords(file->node);
+      const Bytes recorded = recording.bytes[static_cast<std::size_t>(gpu)];
       if (recorded > most) {
+        if (!recording.exact && ++doubtful < 3) continue;
         made.Reset();
-        record.upper_bound.compare_exchange_strong(counted, recorded - size);
         outcome = Outcome::kOutOfMemory;
         break;
       }

@@ -19,8 +19,10 @@ ARROWS = {
     'client/sdk/': {'base', 'driver', 'api', 'client/sdk'},
     'client/ctl/': {'base', 'proto', 'client/ctl'},
     'client/python/': {'api', 'client/python'},
-    'client/bench/': {'base', 'driver', 'driver/simulated', 'api', 'proto', 'client/bench'},
-    'client/examples/': {'base', 'api', 'client/examples'},
+    'client/playground/': {'base', 'driver', 'api', 'client/playground'},
+    'client/bench/': {'base', 'driver', 'api', 'client/playground', 'client/bench'},
+    'client/examples/': {'api', 'client/examples'},
+    'client/examples/demo/': {'base', 'driver', 'api', 'client/playground', 'client/examples'},
     'daemon/ledger/': {'base', 'daemon/ledger'},
     'daemon/memory/': {'base', 'driver', 'daemon/ledger', 'daemon/memory'},
     'daemon/peers/': {'base', 'daemon/ledger', 'daemon/peers'},
@@ -30,15 +32,17 @@ ARROWS = {
     'daemon/broker/': {'base', 'driver', 'daemon/ledger', 'daemon/memory', 'daemon/peers', 'daemon/settings',
                        'daemon/state', 'daemon/broker'},
     'daemon/rpc/': {'base', 'proto', 'daemon/ledger', 'daemon/peers', 'daemon/broker', 'daemon/settings', 'daemon/rpc'},
+    'daemon/startup/': {'base', 'driver', 'driver/simulated', 'daemon/ledger', 'daemon/memory', 'daemon/peers',
+                        'daemon/settings', 'daemon/startup'},
     'daemon/': {'base', 'driver', 'proto', 'daemon', 'daemon/ledger', 'daemon/memory', 'daemon/peers',
-                'daemon/settings', 'daemon/state', 'daemon/broker', 'daemon/rpc'},
+                'daemon/settings', 'daemon/startup', 'daemon/state', 'daemon/broker', 'daemon/rpc'},
     'tests/': None,  # whatever they test
 }
 
 # Headers of others, and the only places that may include them.
 OUTSIDERS = [
     (r'(cuda|nvml|cuda_runtime\w*)\.h$', 'CUDA and NVML', ('driver/', 'tests/')),
-    (r'(grpc|grpcpp)/', 'gRPC', ('daemon/rpc/', 'daemon/main.cc', 'client/ctl/', 'client/bench/', 'tests/')),
+    (r'(grpc|grpcpp)/', 'gRPC', ('daemon/rpc/', 'daemon/main.cc', 'client/ctl/', 'client/bench/grpc_floor', 'tests/')),
     (r'google/protobuf/', 'Protocol Buffers',
      ('daemon/rpc/', 'daemon/settings/', 'daemon/main.cc', 'client/ctl/', 'client/bench/', 'client/sdk/codec/',
       'tests/')),

@@ -1,14 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What a package holds beside what the SDK's folder installs: programs, units, configuration, man page. Included last:
-# it installs the programs that were built.
+# What a package holds beside programs and libraries, which their folders install: units, configuration, man page.
 set(GPULEASE_UNIT_DIR lib/systemd/system CACHE STRING "Where systemd's units go, below the prefix")
-
-foreach(program gpuleased gpulease-keeper gpuleasectl)
-  if(TARGET ${program})
-    install(TARGETS ${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  endif()
-endforeach()
 
 # /etc when the prefix is /usr, else below the prefix.
 set(gpulease_config ${CMAKE_INSTALL_FULL_SYSCONFDIR}/gpulease)

@@ -33,7 +33,7 @@ ARROWS = {
                        'daemon/state', 'daemon/broker'},
     'daemon/rpc/': {'base', 'proto', 'daemon/ledger', 'daemon/peers', 'daemon/broker', 'daemon/settings', 'daemon/rpc'},
     'daemon/startup/': {'base', 'driver', 'driver/simulated', 'daemon/ledger', 'daemon/memory', 'daemon/peers',
-                        'daemon/settings', 'daemon/startup'},
+                        'daemon/settings', 'daemon/broker', 'daemon/rpc', 'daemon/startup'},
     'daemon/': {'base', 'driver', 'proto', 'daemon', 'daemon/ledger', 'daemon/memory', 'daemon/peers',
                 'daemon/settings', 'daemon/startup', 'daemon/state', 'daemon/broker', 'daemon/rpc'},
     'tests/': None,  # whatever they test
@@ -165,7 +165,7 @@ def check_map(paths, readme):
     if section:
         first = readme[:section.start(1)].count('\n') + 1
         for number, line in enumerate(section.group(1).split('\n'), first):
-            match = re.match(r'([a-z_./]+)/\s+\S', line)
+            match = re.match(r'([a-z0-9_./]+)/\s+\S', line)
             if match:
                 listed[match.group(1)] = number
     folders = {os.path.dirname(path) for path in paths}

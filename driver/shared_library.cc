@@ -38,7 +38,8 @@ std::vector<std::string> SimulatedCandidates() {
   std::vector<std::string> candidates;
   for (const std::string& directory : directories) {
     if (directory.empty()) continue;
-    for (const char* below : {"/", "/../lib/", "/../lib/gpulease/", "/gpulease/"}) {
+    for (const char* below :
+         {"/", "/../lib/", "/../lib/gpulease/", "/gpulease/", "/../gpulease/"}) {
       candidates.push_back(directory + below + std::string(kSimulatedLibrary));
     }
   }

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 gpulease_test(NAME driver_test
-  SRCS driver_test.cc
+  SRCS driver_load_test.cc driver_test.cc
   DEPS gpulease_base gpulease_driver gpulease_driver_peer gpulease_simulation)
 
 # Libraries that the driver must refuse to load.

@@ -137,10 +137,11 @@ struct Ledger::Impl {
   std::deque<PoolAccount> pools;
   IdSequence ids;
   std::map<SessionId, SessionRecord> sessions;
-  std::map<LeaseId, LeaseRecord> leases;
   std::unordered_map<GroupId, Group> groups;
   std::unordered_map<std::uint32_t, UserAccount> users;
   std::map<std::string, TenantAccount, std::less<>> tenants;
+  // After what it is charged to, so that charges go before their accounts.
+  std::map<LeaseId, LeaseRecord> leases;
   WaitQueue queue;
   PoolSet reserved;
   std::vector<TenantAccount*> held;  // tenants with a kind held

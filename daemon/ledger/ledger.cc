@@ -1,26 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/ledger/ledger.h"
 
-#include <cstdio>
-#include <cstdlib>
 #include <utility>
 
+#include "base/check.h"
 #include "daemon/ledger/impl.h"
 
 namespace gpulease::ledger {
-namespace {
-
-[[noreturn]] void Die(const std::string& what) {
-  std::fprintf(stderr, "ledger: %s\n", what.c_str());
-  std::abort();
-}
-
-}  // namespace
-
 Ledger::Impl::Impl(Options given) : options(std::move(given)), ids(options.id_seed) {
-  if (options.pools.size() > kMostPools) Die("more pools than it can count");
+  GPULEASE_CHECK(options.pools.size() <= kMostPools, "more pools than it can count");
   for (const PoolSpec& spec : options.pools) {
-    if (spec.granularity == 0) Die(spec.name + ": granularity 0");
+    GPULEASE_CHECK(spec.granularity > 0, spec.name);
     PoolAccount& pool = pools.emplace_back();
     pool.spec = spec;
     pool.index = static_cast<PoolIndex>(pools.size() - 1);
@@ -36,7 +26,8 @@ void Ledger::Impl::Verify() {
   const std::size_t all = leases.size() + sessions.size();
   if (++unchecked < kSpread * all && all > kFew) return;
   unchecked = 0;
-  if (const std::string wrong = CheckInvariants(); !wrong.empty()) Die(wrong);
+  const std::string wrong = CheckInvariants();
+  GPULEASE_CHECK(wrong.empty(), wrong);
 #endif
 }
 

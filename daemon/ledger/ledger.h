@@ -309,19 +309,31 @@ class Ledger {
   // ---- leases. Every command of a session answers kFailedPrecondition/kSessionEnded when there is
   // no such session; rpc has checked that it is the caller's.
 
-  // Grants (state kMaking, effect kMake) or queues (kQueued), all specs or none.
+  // Grants (state kMaking, effect kMake) or queues (kQueued), all specs or none. A request id that
+  // the session has used is answered with what is left of that group, as long as the session owns
+  // any of it.
   //
   // Errors, each of which leaves the ledger as it was:
-  //   kInvalidArgument/kBadField     size 0, alignment, a pool that does not exist or is of another
-  //   kind, a duplicate
-  //                                  name within the request, gid none of the user's
-  //                                  (administrators: any).
-  //   kInvalidArgument/kTooLarge     more than the pools (total less headroom) or the tenant's
-  //   limit could ever give. kAlreadyExists/kNameTaken      the user has a lease of this name that
-  //   is not released. kResourceExhausted             kTenantLimit (and wait is zero),
-  //   kSessionLimit, kDescriptorLimit. kUnavailable/kMemoryShort      others hold the memory (or
-  //   wait for it) and wait is zero; with blockers. kUnavailable/kGpuUnavailable   every pool that
-  //   it could use is not usable.
+  //   kInvalidArgument/kBadField
+  //       specs 1 to 64, size 0, alignment, mode, a wait longer than `longest_wait`, a pool that does
+  //       not exist or is of another kind, a name twice in the request, gid none of the user's
+  //       (administrators: any): mend the request.
+  //   kInvalidArgument/kTooLarge
+  //       more than the pools (total less headroom), the tenant's limit or the descriptors could
+  //       ever give: no retry helps.
+  //   kAlreadyExists/kNameTaken
+  //       the user has a lease of this name that is not released.
+  //   kResourceExhausted/kTenantLimit
+  //       the tenant's limit is reached, or an earlier request of the tenant waits for it, and
+  //       `wait` is zero: retry after the tenant releases something.
+  //   kResourceExhausted/kSessionLimit, kDescriptorLimit
+  //       too many leases or waits of the user, too many chunks: retry after a release; never queued.
+  //   kUnavailable/kMemoryShort
+  //       others hold the memory (or wait for it) and `wait` is zero; with blockers.
+  //   kUnavailable/kGpuUnavailable
+  //       every pool that it could use is not usable: retry when one is.
+  //   kUnavailable/kStopping
+  //       after Stop().
   Result<Allocated> Allocate(const AllocateCommand& command, Time now, Effects& effects);
   // The group that a lease of the session belongs to, for Await.
   // Errors: kNotFound/kNotOpenable.
@@ -339,15 +351,17 @@ class Ledger {
   // sessions are ignored.
   void Take(SessionId session, LeaseId lease, Time now, Effects& effects);
   // The client could not take them: its opening is undone; when it is the owner and the lease was
-  // kOffered, the lease is.
+  // kOffered, the lease is. What the session has taken before (a push was repeated) it keeps.
   void Decline(SessionId session, LeaseId lease, Time now, Effects& effects);
 
-  // Opens by id, or by the owner's uid and name (see Find). `access` must be allowed by owner,
-  // group and mode; administrators may all. Errors:
+  // Opens by id, or by the owner's uid and name (see FindByName). `access` must be allowed by owner,
+  // group and mode, of which writing needs both bits; administrators and the owning session may
+  // all. A session that holds a released lease may open it again. Errors:
   //   kNotFound/kNotOpenable           the user itself has no lease of this name (by id:
-  //   kPermissionDenied). kPermissionDenied/kNotOpenable   no such lease of another user, or not
-  //   so: the two look alike. kFailedPrecondition              it is queued, being made, or its
-  //   rights have ended. kResourceExhausted/kSessionLimit
+  //                                    kPermissionDenied).
+  //   kPermissionDenied/kNotOpenable   no such lease of another user, or not so: the two look alike.
+  //   kFailedPrecondition              it is queued, being made, or its rights have ended.
+  //   kResourceExhausted/kSessionLimit the user has `leases_per_user` leases of others open.
   Result<Opened> Open(SessionId session, LeaseId lease, Access access, Time now, Effects& effects);
   Result<Opened> OpenByName(SessionId session, std::uint32_t owner_uid, std::string_view name,
                             Access access, Time now, Effects& effects);

@@ -5,7 +5,16 @@ set(GPULEASE_UNIT_DIR lib/systemd/system CACHE STRING "Where systemd's units go,
 
 # /etc when the prefix is /usr, else below the prefix.
 set(gpulease_config ${CMAKE_INSTALL_FULL_SYSCONFDIR}/gpulease)
-install(FILES config/gpuleased.textproto DESTINATION ${gpulease_config})
+# An administrator's changes survive a second installation.
+install(CODE "set(gpulease_config \"\$ENV{DESTDIR}${gpulease_config}\")")
+install(CODE "set(gpulease_source \"${PROJECT_SOURCE_DIR}\")")
+install(CODE [[
+  if(EXISTS ${gpulease_config}/gpuleased.textproto)
+    message(STATUS "Left as it is: ${gpulease_config}/gpuleased.textproto")
+  else()
+    message(STATUS "Installing: ${gpulease_config}/gpuleased.textproto")
+    file(COPY ${gpulease_source}/config/gpuleased.textproto DESTINATION ${gpulease_config})
+  endif()]])
 
 # The unit of the tree says where Debian has things; an installation elsewhere says its own.
 file(READ systemd/gpuleased.service unit)

@@ -142,7 +142,7 @@ def check_file(path, text):
         yield MOST_LINES + 1, f'has {len(lines) - 1} lines: at most {MOST_LINES}; look for the second noun in it'
     if text and not text.endswith('\n'):
         yield len(lines), 'ends without a newline'
-    columns = CODE_COLUMNS if code and not path.endswith('.inc') else TEXT_COLUMNS
+    columns = CODE_COLUMNS if code and not path.endswith(('.inc', '.cu')) else TEXT_COLUMNS
     for number, line in enumerate(lines, 1):
         if '\t' in line:
             yield number, 'has a tab'

@@ -10,10 +10,10 @@
 // Invariant, checked by CheckInvariants(): for each pool,
 //   leased + offered + releasing + unconfirmed + quarantined + outside + free =
 //   total + overcommitted,
-// every counter equals the sum over the leases, and a tenant is charged exactly for the bytes of its
-// leases, until the last of them is free. Debug builds check after every command while there are at
-// most 64 leases and sessions; the check is linear, so beyond that they do so once in 16 commands a
-// lease.
+// every counter equals the sum over the leases, and a tenant is charged exactly for the bytes of
+// its leases, until the last of them is free. Debug builds check after every command while there
+// are at most 64 leases and sessions; the check is linear, so beyond that they do so once in 16
+// commands a lease.
 //
 // A lease's life:
 //
@@ -315,8 +315,8 @@ class Ledger {
   //
   // Errors, each of which leaves the ledger as it was:
   //   kInvalidArgument/kBadField
-  //       specs 1 to 64, size 0, alignment, mode, a wait longer than `longest_wait`, a pool that does
-  //       not exist or is of another kind, a name twice in the request, gid none of the user's
+  //       specs 1 to 64, size 0, alignment, mode, a wait longer than `longest_wait`, a pool that
+  //       does not exist or is of another kind, a name twice in the request, gid none of the user's
   //       (administrators: any): mend the request.
   //   kInvalidArgument/kTooLarge
   //       more than the pools (total less headroom), the tenant's limit or the descriptors could
@@ -327,7 +327,8 @@ class Ledger {
   //       the tenant's limit is reached, or an earlier request of the tenant waits for it, and
   //       `wait` is zero: retry after the tenant releases something.
   //   kResourceExhausted/kSessionLimit, kDescriptorLimit
-  //       too many leases or waits of the user, too many chunks: retry after a release; never queued.
+  //       too many leases or waits of the user, too many chunks: retry after a release; it is
+  //       never queued for that.
   //   kUnavailable/kMemoryShort
   //       others hold the memory (or wait for it) and `wait` is zero; with blockers.
   //   kUnavailable/kGpuUnavailable
@@ -354,12 +355,12 @@ class Ledger {
   // kOffered, the lease is. What the session has taken before (a push was repeated) it keeps.
   void Decline(SessionId session, LeaseId lease, Time now, Effects& effects);
 
-  // Opens by id, or by the owner's uid and name (see FindByName). `access` must be allowed by owner,
-  // group and mode, of which writing needs both bits; administrators and the owning session may
-  // all. A session that holds a released lease may open it again. Errors:
+  // Opens by id, or by the owner's uid and name (see FindByName). `access` must be allowed by
+  // owner, group and mode, of which writing needs both bits; administrators and the owning session
+  // may all. A session that holds a released lease may open it again. Errors:
   //   kNotFound/kNotOpenable           the user itself has no lease of this name (by id:
   //                                    kPermissionDenied).
-  //   kPermissionDenied/kNotOpenable   no such lease of another user, or not so: the two look alike.
+  //   kPermissionDenied/kNotOpenable   no such lease of another user, or not so: they look alike.
   //   kFailedPrecondition              it is queued, being made, or its rights have ended.
   //   kResourceExhausted/kSessionLimit the user has `leases_per_user` leases of others open.
   Result<Opened> Open(SessionId session, LeaseId lease, Access access, Time now, Effects& effects);

@@ -3,45 +3,58 @@
 
 namespace gpulease::rpc {
 
-grpc::ServerUnaryReactor* AwaitCall::Start(const Services& services,
-                                           grpc::CallbackServerContext& context,
-                                           const v1::AwaitRequest& request,
-                                           v1::AllocateResponse& response) {
-  const std::shared_ptr<AwaitCall> call(new AwaitCall(services));
-  call->self_ = call;
-  bool waits = false;
-  const grpc::Status refused = Serve(services, context, [&](const peers::Peer& peer) -> Status {
-    waits = true;
-    const std::uint64_t ticket = services.broker.Await(
-        peer, ledger::SessionId{request.session_id()}, request.push_tag(),
-        ledger::LeaseId{request.lease_id()}, [call, &response](Result<broker::Grant> grant) {
-          if (!grant.ok()) return call->Finish(ToGrpc(grant.error()));
-          ToProto(*grant, call->services_.users, &response);
-          call->Finish(grpc::Status::OK);
-        });
-    bool cancelled;
-    {
-      MutexLock lock(call->mutex_);
-      call->ticket_ = ticket;
-      cancelled = call->cancelled_;
-    }
-    if (cancelled) services.broker.CancelAwait(ticket);
-    return {};
-  });
-  if (!waits) call->Finish(refused);
-  return call.get();
+void AwaitCall::Listen(const Services& services, v1::LeaseService::AsyncService& async,
+                       grpc::ServerCompletionQueue& queue) {
+  const std::shared_ptr<AwaitCall> call(new AwaitCall(services, async, queue));
+  async.RequestAwait(&call->context_, &call->request_, &call->writer_, &queue, &queue,
+                     call->ListenTag());
 }
 
-void AwaitCall::OnCancel() {
+void AwaitCall::Arrive() {
+  Listen(services_, async_, queue_);
+  bool waits = false;
+  const grpc::Status refused = Serve(services_, context_, [&](const peers::Peer& peer) -> Status {
+    waits = true;
+    const auto self = std::static_pointer_cast<AwaitCall>(shared_from_this());
+    const std::uint64_t ticket = services_.broker.Await(
+        peer, ledger::SessionId{request_.session_id()}, request_.push_tag(),
+        ledger::LeaseId{request_.lease_id()},
+        [self](Result<broker::Grant> grant) { self->Answer(std::move(grant)); });
+    bool ended;
+    {
+      MutexLock lock(mutex_);
+      ticket_ = ticket;
+      ended = ended_;
+    }
+    if (ended) services_.broker.CancelAwait(ticket);
+    return {};
+  });
+  if (!waits) Finish(refused);
+}
+
+void AwaitCall::Answer(Result<broker::Grant> grant) {
+  if (!grant.ok()) return Finish(ToGrpc(grant.error()));
+  ToProto(*grant, services_.users, &response_);
+  Finish(grpc::Status::OK);
+}
+
+void AwaitCall::Finish(const grpc::Status& status) {
+  Tag* const tag = NewTag([](WaitingCall&, bool) {});
+  if (status.ok()) {
+    writer_.Finish(response_, status, tag);
+  } else {
+    writer_.FinishWithError(status, tag);
+  }
+}
+
+void AwaitCall::End() {
   std::uint64_t ticket;
   {
     MutexLock lock(mutex_);
-    cancelled_ = true;
+    ended_ = true;
     ticket = ticket_;
   }
   services_.broker.CancelAwait(ticket);
 }
-
-void AwaitCall::OnDone() { const std::shared_ptr<AwaitCall> last = std::move(self_); }
 
 }  // namespace gpulease::rpc

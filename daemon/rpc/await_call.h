@@ -7,27 +7,34 @@
 #include <memory>
 
 #include "base/mutex.h"
-#include "daemon/rpc/call.h"
+#include "daemon/rpc/waiting_call.h"
+#include "gpulease/v1/lease.grpc.pb.h"
 
 namespace gpulease::rpc {
 
-class AwaitCall final : public grpc::ServerUnaryReactor {
+class AwaitCall final : public WaitingCall {
  public:
-  static grpc::ServerUnaryReactor* Start(const Services& services,
-                                         grpc::CallbackServerContext& context,
-                                         const v1::AwaitRequest& request,
-                                         v1::AllocateResponse& response);
+  // Serves the next Await, and the one after it.
+  static void Listen(const Services& services, v1::LeaseService::AsyncService& async,
+                     grpc::ServerCompletionQueue& queue);
 
  private:
-  explicit AwaitCall(const Services& services) : services_(services) {}
-  void OnCancel() override;
-  void OnDone() override;
+  AwaitCall(const Services& services, v1::LeaseService::AsyncService& async,
+            grpc::ServerCompletionQueue& queue)
+      : WaitingCall(services), async_(async), queue_(queue), writer_(&context_) {}
+  void Arrive() override;
+  void End() override;
+  void Answer(Result<broker::Grant> grant);
+  void Finish(const grpc::Status& status);
 
-  const Services& services_;
-  std::shared_ptr<AwaitCall> self_;  // gRPC's reference: until OnDone
+  v1::LeaseService::AsyncService& async_;
+  grpc::ServerCompletionQueue& queue_;
+  v1::AwaitRequest request_;
+  v1::AllocateResponse response_;
+  grpc::ServerAsyncResponseWriter<v1::AllocateResponse> writer_;
   Mutex mutex_;
   std::uint64_t ticket_ GPULEASE_GUARDED_BY(mutex_) = 0;
-  bool cancelled_ GPULEASE_GUARDED_BY(mutex_) = false;
+  bool ended_ GPULEASE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpulease::rpc

@@ -9,32 +9,29 @@
 
 namespace gpulease::rpc {
 
-class LeaseService final
-    : public v1::LeaseService::WithCallbackMethod_Await<
-          v1::LeaseService::WithCallbackMethod_Watch<v1::LeaseService::Service>> {
+class LeaseService {
  public:
   explicit LeaseService(const Services& services) : services_(services) {}
 
-  grpc::Status Allocate(grpc::ServerContext* context, const v1::AllocateRequest* request,
-                        v1::AllocateResponse* response) override;
-  grpc::ServerUnaryReactor* Await(grpc::CallbackServerContext* context,
-                                  const v1::AwaitRequest* request,
-                                  v1::AllocateResponse* response) override;
-  grpc::Status Open(grpc::ServerContext* context, const v1::OpenRequest* request,
-                    v1::OpenResponse* response) override;
-  grpc::Status Close(grpc::ServerContext* context, const v1::CloseRequest* request,
-                     v1::CloseResponse* response) override;
-  grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
-                       v1::ReleaseResponse* response) override;
-  grpc::Status GetLease(grpc::ServerContext* context, const v1::GetLeaseRequest* request,
-                        v1::GetLeaseResponse* response) override;
-  grpc::Status ListLeases(grpc::ServerContext* context, const v1::ListLeasesRequest* request,
-                          v1::ListLeasesResponse* response) override;
-  grpc::ServerWriteReactor<v1::Event>* Watch(grpc::CallbackServerContext* context,
-                                             const v1::WatchRequest* request) override;
+  grpc::Service& service() { return async_; }
+  // Begins to serve, once the server has started.
+  void Listen(grpc::ServerCompletionQueue& queue);
 
  private:
+  Status Allocate(const peers::Peer& peer, const v1::AllocateRequest& request,
+                  v1::AllocateResponse& response);
+  Status Open(const peers::Peer& peer, const v1::OpenRequest& request, v1::OpenResponse& response);
+  Status Close(const peers::Peer& peer, const v1::CloseRequest& request,
+               v1::CloseResponse& response);
+  Status Release(const peers::Peer& peer, const v1::ReleaseRequest& request,
+                 v1::ReleaseResponse& response);
+  Status GetLease(const peers::Peer& peer, const v1::GetLeaseRequest& request,
+                  v1::GetLeaseResponse& response);
+  Status ListLeases(const peers::Peer& peer, const v1::ListLeasesRequest& request,
+                    v1::ListLeasesResponse& response);
+
   const Services& services_;
+  v1::LeaseService::AsyncService async_;
 };
 
 }  // namespace gpulease::rpc

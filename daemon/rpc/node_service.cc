@@ -27,39 +27,50 @@ std::uint32_t OpenDescriptors() {
 
 }  // namespace
 
-grpc::Status NodeService::GetNode(grpc::ServerContext* context, const v1::GetNodeRequest*,
-                                  v1::GetNodeResponse* response) {
-  return Serve(services_, *context, [&](const peers::Peer&) -> Status {
-    ToProto(services_.broker.Node(), response);
-    response->set_version(facts_.version);
-    response->set_instance(services_.instance);
-    response->set_uptime_ms(
-        std::chrono::duration_cast<std::chrono::milliseconds>(BootClock::now() - facts_.started)
-            .count());
-    response->set_simulated(facts_.simulated);
-    response->set_descriptors_used(OpenDescriptors());
-    response->set_descriptors_limit(facts_.descriptors_limit);
-    response->set_driver_version(facts_.driver_version);
-    response->set_resident_bytes(ResidentBytes());
-    return {};
-  });
+void NodeService::Listen(grpc::ServerCompletionQueue& queue) {
+  using Async = v1::NodeService::AsyncService;
+  ListenUnary(async_, queue, &Async::RequestGetNode,
+              [this](grpc::ServerContext& context, const v1::GetNodeRequest&,
+                     v1::GetNodeResponse& response) {
+                return Serve(services_, context,
+                             [&](const peers::Peer&) { return GetNode(response); });
+              });
+  ListenUnary(async_, queue, &Async::RequestListSessions,
+              [this](grpc::ServerContext& context, const v1::ListSessionsRequest& request,
+                     v1::ListSessionsResponse& response) {
+                return Serve(services_, context, [&](const peers::Peer& peer) {
+                  return ListSessions(peer, request, response);
+                });
+              });
 }
 
-grpc::Status NodeService::ListSessions(grpc::ServerContext* context,
-                                       const v1::ListSessionsRequest* request,
-                                       v1::ListSessionsResponse* response) {
-  return Serve(services_, *context, [&](const peers::Peer& peer) -> Status {
-    const Result<std::uint64_t> after = ToPageStart(request->page_token());
-    if (!after.ok()) return after.error();
-    const std::size_t most = ToPageSize(request->page_size());
-    const std::vector<ledger::Session> sessions =
-        services_.broker.ListSessions(peer, ledger::SessionId{*after}, most);
-    for (const ledger::Session& session : sessions)
-      ToProto(session, services_.users, response->add_sessions());
-    if (sessions.size() == most)
-      response->set_next_page_token(std::to_string(sessions.back().id.value));
-    return {};
-  });
+Status NodeService::GetNode(v1::GetNodeResponse& response) {
+  ToProto(services_.broker.Node(), &response);
+  response.set_version(facts_.version);
+  response.set_instance(services_.instance);
+  response.set_uptime_ms(
+      std::chrono::duration_cast<std::chrono::milliseconds>(BootClock::now() - facts_.started)
+          .count());
+  response.set_simulated(facts_.simulated);
+  response.set_descriptors_used(OpenDescriptors());
+  response.set_descriptors_limit(facts_.descriptors_limit);
+  response.set_driver_version(facts_.driver_version);
+  response.set_resident_bytes(ResidentBytes());
+  return {};
+}
+
+Status NodeService::ListSessions(const peers::Peer& peer, const v1::ListSessionsRequest& request,
+                                 v1::ListSessionsResponse& response) {
+  const Result<std::uint64_t> after = ToPageStart(request.page_token());
+  if (!after.ok()) return after.error();
+  const std::size_t most = ToPageSize(request.page_size());
+  const std::vector<ledger::Session> sessions =
+      services_.broker.ListSessions(peer, ledger::SessionId{*after}, most);
+  for (const ledger::Session& session : sessions)
+    ToProto(session, services_.users, response.add_sessions());
+  if (sessions.size() == most)
+    response.set_next_page_token(std::to_string(sessions.back().id.value));
+  return {};
 }
 
 }  // namespace gpulease::rpc

@@ -17,19 +17,22 @@ struct NodeFacts {
   Time started{};
 };
 
-class NodeService final : public v1::NodeService::Service {
+class NodeService {
  public:
   NodeService(const Services& services, NodeFacts facts)
       : services_(services), facts_(std::move(facts)) {}
 
-  grpc::Status GetNode(grpc::ServerContext* context, const v1::GetNodeRequest* request,
-                       v1::GetNodeResponse* response) override;
-  grpc::Status ListSessions(grpc::ServerContext* context, const v1::ListSessionsRequest* request,
-                            v1::ListSessionsResponse* response) override;
+  grpc::Service& service() { return async_; }
+  void Listen(grpc::ServerCompletionQueue& queue);
 
  private:
+  Status GetNode(v1::GetNodeResponse& response);
+  Status ListSessions(const peers::Peer& peer, const v1::ListSessionsRequest& request,
+                      v1::ListSessionsResponse& response);
+
   const Services& services_;
   const NodeFacts facts_;
+  v1::NodeService::AsyncService async_;
 };
 
 }  // namespace gpulease::rpc

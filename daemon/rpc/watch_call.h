@@ -9,34 +9,40 @@
 #include <optional>
 
 #include "base/mutex.h"
-#include "daemon/rpc/call.h"
+#include "daemon/rpc/waiting_call.h"
+#include "gpulease/v1/lease.grpc.pb.h"
 
 namespace gpulease::rpc {
 
-class WatchCall final : public grpc::ServerWriteReactor<v1::Event> {
+class WatchCall final : public WaitingCall {
  public:
-  static grpc::ServerWriteReactor<v1::Event>* Start(const Services& services,
-                                                    grpc::CallbackServerContext& context,
-                                                    const v1::WatchRequest& request);
+  // Serves the next Watch, and the one after it.
+  static void Listen(const Services& services, v1::LeaseService::AsyncService& async,
+                     grpc::ServerCompletionQueue& queue);
 
  private:
   static constexpr std::size_t kMostQueued = 1024;  // of about 200 bytes
 
-  explicit WatchCall(const Services& services) : services_(services) {}
+  WatchCall(const Services& services, v1::LeaseService::AsyncService& async,
+            grpc::ServerCompletionQueue& queue)
+      : WaitingCall(services), async_(async), queue_(queue), writer_(&context_) {}
+  void Arrive() override;
+  void End() override;
+  Status Subscribe(const peers::Peer& peer);
   void Add(const broker::Event& event);
-  void Write() GPULEASE_REQUIRES(mutex_);
-  void End(grpc::Status status);
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
+  void Next() GPULEASE_REQUIRES(mutex_);
+  void Written(bool ok);
+  void Finish(const grpc::Status& status) GPULEASE_REQUIRES(mutex_);
 
-  const Services& services_;
-  std::shared_ptr<WatchCall> self_;
+  v1::LeaseService::AsyncService& async_;
+  grpc::ServerCompletionQueue& queue_;
+  v1::WatchRequest request_;
+  grpc::ServerAsyncWriter<v1::Event> writer_;
   Mutex mutex_;
   std::uint64_t subscription_ GPULEASE_GUARDED_BY(mutex_) = 0;
-  std::deque<v1::Event> queue_ GPULEASE_GUARDED_BY(mutex_);
-  v1::Event writing_ GPULEASE_GUARDED_BY(mutex_);
-  bool in_flight_ GPULEASE_GUARDED_BY(mutex_) = false;
+  std::deque<v1::Event> events_ GPULEASE_GUARDED_BY(mutex_);
+  bool writing_ GPULEASE_GUARDED_BY(mutex_) = false;
+  bool finished_ GPULEASE_GUARDED_BY(mutex_) = false;
   bool ended_ GPULEASE_GUARDED_BY(mutex_) = false;
   // The status to end with once what is queued was written.
   std::optional<grpc::Status> last_words_ GPULEASE_GUARDED_BY(mutex_);

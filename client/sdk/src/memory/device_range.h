@@ -3,6 +3,10 @@
 // DeviceRange: chunks of GPU memory, mapped one after the other into one range of this process's
 // device addresses. It needs and makes no context.
 //
+// Measured on an H200, 64 MiB: 69 µs to map, 31 to unmap, where the process has a context on the
+// GPU or another mapping. The first mapping of a process that has neither sets the GPU's address
+// space up, and the last unmapping tears it down: 1.1 ms and 0.9 ms more.
+//
 // Invariant: Map() gives the whole range or leaves nothing behind, and its error names the step.
 #pragma once
 

@@ -19,6 +19,7 @@ Result<DeviceRange> DeviceRange::Map(std::shared_ptr<const CudaProcess> process,
   }
   range.reserved_ = total;
   range.sizes_.reserve(options.chunks.size());
+  range.handles_.reserve(options.chunks.size());
   for (std::size_t i = 0; i < options.chunks.size(); ++i) {
     GPULEASE_RETURN_IF_ERROR(range.MapChunk(options, i));
   }
@@ -57,9 +58,12 @@ Status DeviceRange::MapChunk(const Options& options, std::size_t index) {
     return cuda.MakeError(name("cuMemImportFromShareableHandle"), result);
   }
   result = cuda.cuMemMap(address_ + mapped_, chunk.size, 0, handle, 0);
-  // The mapping keeps the memory; the handle has done its work either way.
-  cuda.cuMemRelease(handle);
-  if (result != cuda::CUDA_SUCCESS) return cuda.MakeError(name("cuMemMap"), result);
+  if (result != cuda::CUDA_SUCCESS) {
+    cuda.cuMemRelease(handle);
+    return cuda.MakeError(name("cuMemMap"), result);
+  }
+  // The mapping would keep the memory without it; to release it here would make the caller wait.
+  handles_.push_back(handle);
   sizes_.push_back(chunk.size);
   mapped_ += chunk.size;
   return {};
@@ -70,7 +74,8 @@ DeviceRange::DeviceRange(DeviceRange&& other) noexcept
       address_(std::exchange(other.address_, 0)),
       reserved_(other.reserved_),
       mapped_(other.mapped_),
-      sizes_(std::move(other.sizes_)) {}
+      sizes_(std::move(other.sizes_)),
+      handles_(std::move(other.handles_)) {}
 
 DeviceRange::~DeviceRange() {
   if (address_ == 0) return;
@@ -85,6 +90,7 @@ DeviceRange::~DeviceRange() {
     }
   }
   cuda.cuMemAddressFree(address_, reserved_);
+  for (const cuda::CUmemGenericAllocationHandle handle : handles_) cuda.cuMemRelease(handle);
 }
 
 }  // namespace gpulease

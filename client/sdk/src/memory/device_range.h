@@ -57,6 +57,7 @@ class DeviceRange {
   Bytes reserved_ = 0;
   Bytes mapped_ = 0;
   std::vector<Bytes> sizes_;  // of the mapped chunks
+  std::vector<cuda::CUmemGenericAllocationHandle> handles_;
 };
 
 }  // namespace gpulease

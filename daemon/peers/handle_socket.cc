@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/peers/handle_socket.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -19,18 +21,33 @@ Error Closed() {
 Status HandleSocket::Push(Parcel parcel) {
   MutexLock lock(mutex_);
   if (closed_) return Closed();
-  unanswered_[{parcel.tag, parcel.lease_id}] =
-      static_cast<std::uint32_t>(parcel.descriptors.size());
+  // A tag that is used twice: the first time is not waited for any more.
+  const Key key = {parcel.tag, parcel.lease_id};
+  DropWaiting(key);
+  Unanswered& unanswered = unanswered_[key];
+  on_their_way_ -= unanswered.sent;
+  unanswered = {static_cast<std::uint32_t>(parcel.descriptors.size()), 0};
   waiting_.push_back({std::move(parcel), 0});
   return FlushLocked();
+}
+
+void HandleSocket::DropWaiting(const Key& key) {
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    return waiting.parcel.tag == key.first && waiting.parcel.lease_id == key.second;
+  });
+}
+
+std::uint32_t HandleSocket::Room() {
+  int bytes = 0;
+  if (ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes == 0) unread_ = 0;
+  return kMostUnacknowledged - std::min(kMostUnacknowledged, std::max(on_their_way_, unread_));
 }
 
 Status HandleSocket::FlushLocked() {
   while (!waiting_.empty()) {
     Waiting& head = waiting_.front();
     const auto total = static_cast<std::uint32_t>(head.parcel.descriptors.size());
-    const std::uint32_t room = kMostUnacknowledged - on_their_way_;
-    const std::uint32_t count = std::min(total - head.sent, room);
+    const std::uint32_t count = std::min(total - head.sent, Room());
     if (count == 0) return {};
     handle::Push push;
     push.tag = head.parcel.tag;
@@ -51,6 +68,8 @@ Status HandleSocket::FlushLocked() {
       return Closed();
     }
     on_their_way_ += count;
+    unread_ += count;
+    unanswered_[{push.tag, push.lease_id}].sent += count;
     head.sent += count;
     if (head.sent == total) waiting_.pop_front();
   }
@@ -71,19 +90,20 @@ bool HandleSocket::idle() const {
 HandleSocket::Answer HandleSocket::Acknowledge(const handle::Taken& taken) {
   MutexLock lock(mutex_);
   const auto found = unanswered_.find({taken.tag, taken.lease_id});
-  if (found == unanswered_.end() || taken.count == 0 || taken.count > found->second ||
-      taken.count > on_their_way_) {
+  if (found == unanswered_.end() || taken.count == 0 || taken.count > found->second.sent) {
     return Answer::kUnknown;
   }
+  Unanswered& unanswered = found->second;
+  unanswered.chunks -= taken.count;
+  unanswered.sent -= taken.count;
   on_their_way_ -= taken.count;
-  found->second -= taken.count;
   Answer answer = Answer::kMore;
   if (taken.ok == 0) {
-    std::erase_if(waiting_, [&](const Waiting& waiting) {
-      return waiting.parcel.lease_id == taken.lease_id && waiting.parcel.tag == taken.tag;
-    });
+    // No further answer of this lease and tag is due.
+    on_their_way_ -= unanswered.sent;
+    DropWaiting(found->first);
     answer = Answer::kDeclined;
-  } else if (found->second == 0) {
+  } else if (unanswered.chunks == 0) {
     answer = Answer::kComplete;
   }
   if (answer != Answer::kMore) unanswered_.erase(found);

@@ -3,8 +3,9 @@
 // HandleSocket: the connection over which one session gets its descriptors.
 //
 // Descriptors on their way count against the sender's limit, and one peer that does not read would
-// stop all sends; so at most kMostUnacknowledged of them are on their way to one session. The rest
-// of a parcel follows as the client answers Taken. Nothing here waits.
+// stop all sends; so at most kMostUnacknowledged of them are on their way to one session, by what
+// the client answers and by what the kernel still has for it: a Taken of what was never read makes
+// no room. The rest of a parcel follows as the client answers. Nothing here waits.
 //
 // Invariant: a parcel's descriptors stay open until the last of them was sent or the parcel was
 // dropped.
@@ -70,14 +71,22 @@ class HandleSocket {
   };
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // tag, lease
 
+  struct Unanswered {
+    std::uint32_t chunks = 0;  // that the client has not taken yet
+    std::uint32_t sent = 0;    // those of them that are on their way
+  };
+
   Status FlushLocked() GPULEASE_REQUIRES(mutex_);
+  std::uint32_t Room() GPULEASE_REQUIRES(mutex_);
+  void DropWaiting(const Key& key) GPULEASE_REQUIRES(mutex_);
 
   const UniqueFd socket_;
   mutable Mutex mutex_;
   std::deque<Waiting> waiting_ GPULEASE_GUARDED_BY(mutex_);
-  std::map<Key, std::uint32_t> unanswered_
-      GPULEASE_GUARDED_BY(mutex_);  // chunks that the client has not taken yet
-  std::uint32_t on_their_way_ GPULEASE_GUARDED_BY(mutex_) = 0;
+  std::map<Key, Unanswered> unanswered_ GPULEASE_GUARDED_BY(mutex_);
+  std::uint32_t on_their_way_ GPULEASE_GUARDED_BY(mutex_) = 0;  // as the client answers
+  // Sent since the kernel last had nothing for the client.
+  std::uint32_t unread_ GPULEASE_GUARDED_BY(mutex_) = 0;
   bool closed_ GPULEASE_GUARDED_BY(mutex_) = false;
 };
 

@@ -87,8 +87,13 @@ Broker::Broker(Options options)
 Broker::~Broker() { StopLanes(std::chrono::seconds(1)); }
 
 bool Broker::StopLanes(Duration bound) {
-  bool all = makers_->Stop(bound);
-  for (PoolWatch& watch : watches_) all = watch.lane->Stop(bound) && all;
+  // One bound for all of them, however many are stuck.
+  const Time until = After(BootClock::now(), bound);
+  const auto stop = [until](memory::Lane& lane) {
+    return lane.Stop(std::max(until - BootClock::now(), Duration::zero()));
+  };
+  bool all = stop(*makers_);
+  for (PoolWatch& watch : watches_) all = stop(*watch.lane) && all;
   return all;
 }
 
@@ -292,8 +297,19 @@ Result<Grant> Broker::Allocate(const peers::Peer& peer, std::uint64_t push_tag,
   }
   const bool make_here = !allocated->retry && allocated->state == State::kMaking;
   Carry(std::move(effects), make_here ? allocated->group : GroupId());
-  if (make_here) MakeHere(allocated->group);
-  return HandOver(command.session, push_tag, allocated->group);
+  if (make_here) GPULEASE_RETURN_IF_ERROR(MakeHere(allocated->group));
+  Result<Grant> grant = HandOver(command.session, push_tag, allocated->group);
+  if (!grant.ok()) {
+    // A lane may have made it, and failed, meanwhile.
+    MutexLock lock(mutex_);
+    if (std::optional<Error> failure = FailureOf(command.session, allocated->leases.front()))
+      return *std::move(failure);
+  }
+  // Who cannot ask again by request id would not know that he has it.
+  if (!grant.ok() && command.request_id.empty()) {
+    for (const LeaseId lease : allocated->leases) Took(command.session, lease, /*ok=*/false);
+  }
+  return grant;
 }
 
 // The group as it is now: pushed when its chunks are there, else as queued.
@@ -358,8 +374,13 @@ std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uin
   {
     MutexLock lock(mutex_);
     group = ledger_.FindGroup(session, lease);
-    if (group.ok() && !stopping_ &&
-        (group->state == State::kQueued || group->state == State::kMaking)) {
+    if (stopping_) {
+      group = MakeError(Code::kUnavailable, Reason::kStopping,
+                        "the daemon is about to stop: retry when it is back");
+    } else if (!group.ok()) {
+      if (std::optional<Error> failure = FailureOf(session, lease)) group = *std::move(failure);
+    }
+    if (group.ok() && (group->state == State::kQueued || group->state == State::kMaking)) {
       ticket = next_ticket_++;
       Waiter& waiter = waiters_[group->group];
       if (waiter.ticket != 0) replaced = std::move(waiter);

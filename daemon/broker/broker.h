@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -129,6 +130,7 @@ class Broker : public peers::Registrar {
   };
   struct MakeItem {
     ledger::LeaseId lease;
+    ledger::SessionId owner;
     ledger::PoolIndex pool = ledger::kNoPool;
     std::vector<Bytes> chunks;
     ledger::PageSize page_size = ledger::PageSize::kSmall;
@@ -152,10 +154,15 @@ class Broker : public peers::Registrar {
 
   // ---- making and closing chunks (making.cc)
   void MakeOnLane(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
-  // On this thread, if its lanes are free soon; else on theirs.
-  void MakeHere(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
-  bool Make(ledger::GroupId group, const std::vector<MakeItem>& items, std::optional<Duration> most)
-      GPULEASE_EXCLUDES(mutex_);
+  // On this thread, if its lanes are free soon; else on theirs. Errors: what ended the group.
+  Status MakeHere(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
+  // Empty when a lane was not free within `most`; else how it went, as MakeHere.
+  std::optional<Status> Make(ledger::GroupId group, const std::vector<MakeItem>& items,
+                             std::optional<Duration> most) GPULEASE_EXCLUDES(mutex_);
+  void KeepFailure(ledger::GroupId group, const std::vector<MakeItem>& items, const Error& error)
+      GPULEASE_REQUIRES(mutex_);
+  std::optional<Error> FailureOf(ledger::SessionId session, ledger::LeaseId lease) const
+      GPULEASE_REQUIRES(mutex_);
   std::vector<MakeItem> ItemsOf(ledger::GroupId group) const GPULEASE_EXCLUDES(mutex_);
   Result<std::shared_ptr<const memory::LeaseMemory>> MakeChunks(ledger::GroupId group,
                                                                 const MakeItem& item,
@@ -179,6 +186,14 @@ class Broker : public peers::Registrar {
   mutable Mutex mutex_;
   ledger::Ledger ledger_ GPULEASE_GUARDED_BY(mutex_);
   std::map<ledger::GroupId, Waiter> waiters_ GPULEASE_GUARDED_BY(mutex_);
+  // Why groups ended that somebody was to come for and had not yet; the oldest go first.
+  static constexpr std::size_t kMostFailures = 1024;  // of about 500 bytes
+  struct Failure {
+    ledger::LeaseId lease;
+    ledger::SessionId session;
+    Error error;
+  };
+  std::deque<Failure> failures_ GPULEASE_GUARDED_BY(mutex_);
   std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;
   Time told_deadline_ GPULEASE_GUARDED_BY(mutex_) = kNever;
   bool stopping_ GPULEASE_GUARDED_BY(mutex_) = false;

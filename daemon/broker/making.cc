@@ -29,7 +29,7 @@ std::vector<Broker::MakeItem> Broker::ItemsOf(GroupId group) const {
   for (const LeaseId id : ledger_.GroupLeases(group)) {
     const ledger::Lease* const lease = ledger_.FindLease(id);
     if (lease != nullptr && lease->state == ledger::State::kMaking) {
-      items.push_back({id, lease->pool, lease->chunks, lease->page_size});
+      items.push_back({id, lease->owner, lease->pool, lease->chunks, lease->page_size});
     }
   }
   return items;
@@ -78,7 +78,22 @@ Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId gr
   return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
 }
 
-bool Broker::Make(GroupId group, const std::vector<MakeItem>& items, std::optional<Duration> most) {
+// Who was told that his request waits asks for it later.
+void Broker::KeepFailure(GroupId group, const std::vector<MakeItem>& items, const Error& error) {
+  if (waiters_.contains(group)) return;
+  for (const MakeItem& item : items) failures_.push_back({item.lease, item.owner, error});
+  while (failures_.size() > kMostFailures) failures_.pop_front();
+}
+
+std::optional<Error> Broker::FailureOf(ledger::SessionId session, LeaseId lease) const {
+  for (const Failure& failure : failures_) {
+    if (failure.lease == lease && failure.session == session) return failure.error;
+  }
+  return std::nullopt;
+}
+
+std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& items,
+                                   std::optional<Duration> most) {
   std::vector<PoolIndex> pools;
   for (const MakeItem& item : items) {
     if (options_.pools[item.pool].spec.kind == PoolKind::kDevice) pools.push_back(item.pool);
@@ -89,11 +104,12 @@ bool Broker::Make(GroupId group, const std::vector<MakeItem>& items, std::option
   for (const PoolIndex pool : pools) lanes.push_back(watches_[pool].lane.get());
 
   Effects effects;
+  Status outcome;
   {
     // The ledger learns of the chunks before the gates open, so that no view of the driver is taken
     // in between.
     memory::Gates gates;
-    if (!gates.Enter(std::move(lanes), most)) return false;
+    if (!gates.Enter(std::move(lanes), most)) return std::nullopt;
     ledger::PageSize page_size = ledger::PageSize::kSmall;
     std::vector<std::shared_ptr<const memory::LeaseMemory>> made;
     std::optional<Error> failed;
@@ -110,22 +126,30 @@ bool Broker::Make(GroupId group, const std::vector<MakeItem>& items, std::option
     MutexLock lock(mutex_);
     if (failed) {
       ledger_.MakeFailed(group, *failed, BootClock::now(), effects);
+      if (ledger_.GroupLeases(group).empty()) {
+        if (!most) KeepFailure(group, items, *failed);
+        outcome = *std::move(failed);
+      }
     } else {
       ledger_.Made(group, page_size, BootClock::now(), effects);
     }
   }
   Carry(std::move(effects));
-  return true;
+  return outcome;
 }
 
-void Broker::MakeHere(GroupId group) {
+Status Broker::MakeHere(GroupId group) {
   const std::vector<MakeItem> items = ItemsOf(group);
   Bytes host = 0;
   for (const MakeItem& item : items) {
     if (options_.pools[item.pool].spec.kind != PoolKind::kHost) continue;
     for (const Bytes bytes : item.chunks) host += bytes;
   }
-  if (host > kMostHostHere || !Make(group, items, kGateWait)) MakeOnLane(group);
+  if (host <= kMostHostHere) {
+    if (std::optional<Status> made = Make(group, items, kGateWait)) return *std::move(made);
+  }
+  MakeOnLane(group);
+  return {};
 }
 
 void Broker::MakeOnLane(GroupId group) {

@@ -166,10 +166,10 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
   spdlog::info("stopping");
   reception->StopAccepting();
   broker.Stop();
-  server.Shutdown(kCallsEnd);
+  const bool calls_ended = server.Shutdown(kCallsEnd);
   unlink(paths.handle_socket.c_str());
   unlink(paths.grpc_socket.c_str());
-  if (!broker.StopLanes(kLanesEnd)) {
+  if (!broker.StopLanes(kLanesEnd) || !calls_ended) {
     // What a driver call still uses must not be taken apart under it; the kernel does the rest.
     spdlog::warn("a driver call has not returned; ending without it");
     spdlog::shutdown();

@@ -5,6 +5,9 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 
+#include <future>
+#include <thread>
+
 #include "base/check.h"
 #include "daemon/rpc/health_service.h"
 #include "daemon/rpc/lease_service.h"
@@ -15,6 +18,8 @@ namespace {
 
 // A request is a few KiB: 64 specs with 16 labels each of at most 318 bytes come to about 350 KiB.
 constexpr int kLargestRequest = 1 << 20;
+// How long cancelled calls may take to notice.
+constexpr Duration kCancelledEnd = std::chrono::milliseconds(300);
 
 }  // namespace
 
@@ -68,11 +73,25 @@ void Server::Serve(UniqueFd connection) {
   grpc::AddInsecureChannelFromFd(parts_->server.get(), connection.Release());
 }
 
-void Server::Shutdown(Duration bound) {
-  parts_->server->Shutdown(std::chrono::system_clock::now() +
-                           std::chrono::duration_cast<std::chrono::system_clock::duration>(bound));
-  parts_->queue->Shutdown();
-  parts_->loop->Join();
+bool Server::Shutdown(Duration bound) {
+  // gRPC cancels calls at the deadline and then waits for them without end; one that is stuck in
+  // the driver cannot be cancelled.
+  std::promise<void> promise;
+  const std::future<void> ended = promise.get_future();
+  std::thread ender([this, bound, promise = std::move(promise)]() mutable {
+    parts_->server->Shutdown(
+        std::chrono::system_clock::now() +
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(bound));
+    parts_->queue->Shutdown();
+    parts_->loop->Join();
+    promise.set_value();
+  });
+  if (ended.wait_for(bound + kCancelledEnd) != std::future_status::ready) {
+    ender.detach();
+    return false;
+  }
+  ender.join();
+  return true;
 }
 
 }  // namespace gpulease::rpc

@@ -24,8 +24,9 @@ class Server {
   // Takes a connected, non-blocking socket that is in the PeerTable already.
   void Serve(UniqueFd connection);
   // Tells clients that it ends, waits for calls in progress, and cancels what is left after
-  // `bound`.
-  void Shutdown(Duration bound);
+  // `bound`. False when a call does not end even so (it is stuck in the driver): a thread is left
+  // behind, and the Server must not be destroyed.
+  bool Shutdown(Duration bound);
 
  private:
   struct Parts;

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/e2e/daemon_process.h"
+
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "base/check.h"
+#include "tests/e2e/eventually.h"
+
+namespace gpulease::e2e {
+namespace {
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream stream(path);
+  std::stringstream text;
+  text << stream.rdbuf();
+  return text.str();
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// The environment, with `extra` entries and without those of the same name.
+std::vector<std::string> Environment(const std::vector<std::string>& extra) {
+  std::vector<std::string> all = extra;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    bool replaced = text.starts_with("GPULEASE_RUNTIME_DIR=");
+    for (const std::string& mine : extra) {
+      replaced = replaced || text.starts_with(mine.substr(0, mine.find('=') + 1));
+    }
+    if (!replaced) all.emplace_back(text);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::string BuiltProgram(const std::string& name) {
+  const char* const build = std::getenv("GPULEASE_BUILD_DIR");
+  if (build != nullptr) return std::string(build) + "/bin/" + name;
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+TemporaryDirectory::TemporaryDirectory() {
+  char name[] = "/tmp/gpulease-test-XXXXXX";
+  GPULEASE_CHECK(mkdtemp(name) != nullptr, "mkdtemp");
+  GPULEASE_CHECK(chmod(name, 0755) == 0, "chmod");
+  path_ = name;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+Ended RunProgram(const std::vector<std::string>& arguments, std::chrono::milliseconds patience) {
+  TemporaryDirectory folder;
+  const std::string log = folder.path() + "/output";
+  std::vector<std::string> texts = arguments;
+  const std::vector<char*> argv = Pointers(texts);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    dup2(out, 1);
+    dup2(out, 2);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  Ended ended;
+  int status = 0;
+  if (!Eventually([&] { return waitpid(pid, &status, WNOHANG) == pid; }, patience)) {
+    kill(pid, SIGKILL);
+    waitpid(pid, &status, 0);
+  }
+  if (WIFEXITED(status)) ended.exit_code = WEXITSTATUS(status);
+  ended.output = ReadAll(log);
+  return ended;
+}
+
+DaemonProcess::DaemonProcess(DaemonOptions options) : options_(std::move(options)) {
+  runtime_dir_ = options_.runtime_dir.empty() ? folder_.path() + "/run" : options_.runtime_dir;
+  if (options_.uid) {
+    GPULEASE_CHECK(chown(folder_.path().c_str(), *options_.uid, *options_.uid) == 0, "chown");
+  }
+  if (!options_.config.empty()) {
+    std::ofstream(folder_.path() + "/gpuleased.textproto") << options_.config;
+  }
+  Start();
+}
+
+DaemonProcess::~DaemonProcess() { Kill(); }
+
+void DaemonProcess::Start() {
+  GPULEASE_CHECK(pid_ < 0, "the daemon runs already");
+  const std::string notify = folder_.path() + "/notify";
+  unlink(notify.c_str());
+  notifications_.Reset(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, notify.c_str(), sizeof address.sun_path - 1);
+  GPULEASE_CHECK(
+      bind(notifications_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+          chmod(notify.c_str(), 0666) == 0,
+      "the notification socket");
+
+  std::vector<std::string> arguments = {BuiltProgram("gpuleased"), "--simulate", options_.simulate,
+                                        "--runtime-dir", runtime_dir_};
+  if (!options_.config.empty()) {
+    arguments.insert(arguments.end(), {"--config", folder_.path() + "/gpuleased.textproto"});
+  }
+  std::vector<std::string> variables = Environment({"NOTIFY_SOCKET=" + notify});
+  const std::vector<char*> argv = Pointers(arguments);
+  const std::vector<char*> envp = Pointers(variables);
+  const std::string log_path = folder_.path() + "/log";
+  pid_ = fork();
+  GPULEASE_CHECK(pid_ >= 0, "fork");
+  if (pid_ == 0) {
+    const int out = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+    dup2(out, 1);
+    dup2(out, 2);
+    if (options_.open_files) {
+      const rlimit limit = {*options_.open_files, *options_.open_files};
+      if (setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(126);
+    }
+    if (options_.uid) {
+      if (setgroups(0, nullptr) != 0 || setgid(*options_.uid) != 0 || setuid(*options_.uid) != 0) {
+        _exit(126);
+      }
+    }
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    execve(argv[0], argv.data(), envp.data());
+    _exit(127);
+  }
+  const bool ready = Eventually([&] {
+    char text[512] = {};
+    if (recv(notifications_.get(), text, sizeof text - 1, MSG_DONTWAIT) > 0 &&
+        std::strstr(text, "READY=1") != nullptr) {
+      return true;
+    }
+    return !running();
+  });
+  GPULEASE_CHECK(ready && pid_ > 0, "the daemon did not become ready:\n" + log());
+}
+
+bool DaemonProcess::running() {
+  if (pid_ < 0) return false;
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return false;
+  if (info.si_pid == 0) return true;
+  waitpid(pid_, nullptr, 0);
+  pid_ = -1;
+  return false;
+}
+
+void DaemonProcess::Terminate() { kill(pid_, SIGTERM); }
+
+int DaemonProcess::AwaitEnd(std::chrono::milliseconds bound) {
+  int status = 0;
+  if (!Eventually([&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, bound)) return -1;
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+int DaemonProcess::Stop(std::chrono::milliseconds bound) {
+  Terminate();
+  return AwaitEnd(bound);
+}
+
+void DaemonProcess::Kill() {
+  if (pid_ < 0) return;
+  kill(pid_, SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+  pid_ = -1;
+}
+
+simulated::Node DaemonProcess::node() const {
+  Result<simulated::Node> node = simulated::Node::Open(runtime_dir_ + "/simulated");
+  GPULEASE_CHECK(node.ok(), "the simulated node");
+  return *std::move(node);
+}
+
+std::string DaemonProcess::log() const { return ReadAll(folder_.path() + "/log"); }
+
+std::size_t DaemonProcess::open_descriptors() const {
+  std::size_t count = 0;
+  std::error_code error;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd", error)) {
+    ++count;
+  }
+  return count;
+}
+
+Bytes DaemonProcess::resident_bytes() const {
+  std::ifstream stream("/proc/" + std::to_string(pid_) + "/statm");
+  Bytes size = 0, resident = 0;
+  stream >> size >> resident;
+  return resident * static_cast<Bytes>(sysconf(_SC_PAGESIZE));
+}
+
+std::int64_t DaemonProcess::cpu_ticks() const {
+  const std::string stat = ReadAll("/proc/" + std::to_string(pid_) + "/stat");
+  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+  std::string skipped;
+  for (int field = 3; field < 14; ++field) fields >> skipped;
+  std::int64_t user = 0, system = 0;
+  fields >> user >> system;
+  return user + system;
+}
+
+}  // namespace gpulease::e2e

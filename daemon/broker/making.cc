@@ -166,7 +166,16 @@ void Broker::MakeOnLane(GroupId group) {
 void Broker::Destroy(LeaseId lease, PoolIndex pool) {
   watches_[pool].lane->Post([this, lease, pool] {
     // Host memory stays until nobody else has it: ObserveHost lets it go.
-    if (options_.pools[pool].spec.kind == PoolKind::kDevice) store_.Take(lease);
+    if (options_.pools[pool].spec.kind == PoolKind::kDevice) {
+      bool awaited;
+      {
+        MutexLock lock(mutex_);
+        awaited = watches_[pool].releasing_since != kNever;
+      }
+      // What others use just now, so that what they took lately is not taken for what is released.
+      if (!awaited) ObserveDevice(pool);
+      store_.Take(lease);
+    }
     Effects effects;
     {
       MutexLock lock(mutex_);

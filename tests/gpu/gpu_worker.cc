@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// gpulease-gpu-worker: one client process of the GPU tests. It does what its arguments say, answers
+// with a line, and stays until its input ends where it says so.
+//
+//   fill NAME BYTES SEED           leases, fills by a kernel, "filled", stays
+//   check NAME SEED                opens read-only, "wrong N" by a kernel
+//   check-zero BYTES               leases with patience, "nonzero N"
+//   store NAME                     opens read-only and stores by a kernel: the driver's name for it
+//   scribble NAME BYTES SECONDS    leases, starts kernels that write for so long, "started", stays
+//   open NAME UID                  as that user: "opened" or the error's number
+//   rounds COUNT BYTES             leases, maps, releases COUNT times: "done"
+#include <gpulease/gpulease.h>
+#include <grp.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/gpu/gpu_kernels.h"
+
+namespace gpulease::gpu_test {
+namespace {
+
+void Say(const std::string& line) {
+  std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void Stay() {
+  while (std::getchar() != EOF) {
+  }
+}
+
+int Main(int argc, char** argv) {
+  const auto argument = [&](int index) { return std::string(index < argc ? argv[index] : ""); };
+  const std::string verb = argument(1);
+  if (verb == "open") {
+    const auto uid = static_cast<uid_t>(std::stoul(argument(3)));
+    if (setgroups(0, nullptr) != 0 || setgid(uid) != 0 || setuid(uid) != 0) return 3;
+  }
+  Client client({.program = "gpu-worker"});
+  if (verb == "fill" || verb == "scribble") {
+    Lease lease = client.Allocate({.size_bytes = std::stoull(argument(3)),
+                                   .name = argument(2),
+                                   .mode = 0644,
+                                   .wait = std::chrono::seconds(60)});
+    Mapping mapping = lease.Map();
+    GpuKernels kernels(mapping.device_ordinal());
+    const std::uint64_t words = mapping.size_bytes() / 4;
+    if (verb == "fill") {
+      kernels.Fill(mapping.device_pointer(), words,
+                   static_cast<std::uint32_t>(std::stoul(argument(4))));
+      Say("filled");
+    } else {
+      for (std::uint64_t i = 0; i < std::stoull(argument(4)); ++i) {
+        kernels.Scribble(mapping.device_pointer(), words, 0xdeadbeef, 1'000'000'000);
+      }
+      Say("started");
+    }
+    Stay();
+  } else if (verb == "check") {
+    Lease lease = client.Open(argument(2), Access::kReadOnly);
+    Mapping mapping = lease.Map();
+    GpuKernels kernels(mapping.device_ordinal());
+    Say("wrong " +
+        std::to_string(kernels.Wrong(mapping.device_pointer(), mapping.size_bytes() / 4,
+                                     static_cast<std::uint32_t>(std::stoul(argument(3))))));
+  } else if (verb == "check-zero") {
+    Lease lease =
+        client.Allocate({.size_bytes = std::stoull(argument(2)), .wait = std::chrono::seconds(60)});
+    Mapping mapping = lease.Map();
+    GpuKernels kernels(mapping.device_ordinal());
+    std::uint64_t wrong = 0;
+    // Asked several times: what an earlier owner's kernels still wrote would show later, too.
+    for (int i = 0; i < 5; ++i)
+      wrong += kernels.NotZero(mapping.device_pointer(), mapping.size_bytes() / 4);
+    Say("nonzero " + std::to_string(wrong));
+  } else if (verb == "store") {
+    Lease lease = client.Open(argument(2), Access::kReadOnly);
+    Mapping mapping = lease.Map();
+    GpuKernels kernels(mapping.device_ordinal());
+    Say(kernels.TryFill(mapping.device_pointer(), mapping.size_bytes() / 4, 1));
+    _exit(0);
+  } else if (verb == "open") {
+    try {
+      Lease lease = client.Open(argument(2), Access::kReadOnly);
+      Mapping mapping = lease.Map();
+      Say("opened");
+    } catch (const Exception& error) {
+      Say(std::to_string(static_cast<int>(error.code())));
+    }
+  } else if (verb == "rounds") {
+    for (int i = 0; i < std::stoi(argument(2)); ++i) {
+      Lease lease = client.Allocate(
+          {.size_bytes = std::stoull(argument(3)), .wait = std::chrono::seconds(10)});
+      Mapping mapping = lease.Map();
+    }
+    Say("done");
+  } else {
+    return 2;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpulease::gpu_test
+
+int main(int argc, char** argv) {
+  try {
+    return gpulease::gpu_test::Main(argc, argv);
+  } catch (const gpulease::Exception& error) {
+    std::printf("error %s\n", error.what());
+    return 1;
+  }
+}

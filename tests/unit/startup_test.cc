@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gtest/gtest.h>
+
+#include "daemon/peers/reception.h"
+#include "daemon/startup/descriptor_budget.h"
+#include "daemon/startup/membership.h"
+
+namespace gpulease::startup {
+namespace {
+
+TEST(DescriptorBudgetTest, TheSharesNeverExceedTheLimit) {
+  for (std::uint32_t limit = 256; limit < 3'000'000; limit += limit / 7) {
+    const DescriptorBudget budget = Divide(limit);
+    const std::uint64_t taken =
+        std::uint64_t{budget.connections} * peers::Reception::kDescriptorsPerConnection +
+        budget.chunks;
+    EXPECT_LE(taken + 64, limit) << limit;
+    EXPECT_GT(budget.connections, 0u) << limit;
+    EXPECT_GT(budget.chunks, limit / 4) << limit;
+    EXPECT_EQ(budget.limit, limit);
+  }
+}
+
+peers::Peer PeerOf(std::uint32_t uid, std::uint32_t gid, std::vector<std::uint32_t> groups = {},
+                   std::string cgroup = "") {
+  peers::Peer peer;
+  peer.user.uid = uid;
+  peer.user.gid = gid;
+  peer.user.groups = std::move(groups);
+  peer.cgroup = std::move(cgroup);
+  return peer;
+}
+
+TEST(MembershipTest, TheFirstTenantWhoseConditionsAllHoldPays) {
+  settings::Settings settings;
+  settings.tenants = {
+      {.name = "both", .uid = 4700007, .gid = 100, .cgroup_prefix = ""},
+      {.name = "group", .uid = {}, .gid = 100, .cgroup_prefix = "", .device_limit = kGiB},
+      {.name = "pods", .uid = {}, .gid = {}, .cgroup_prefix = "/pods/a"},
+  };
+  // Users without a name are called by their number.
+  const Result<Membership> membership = Membership::Make(settings);
+  ASSERT_TRUE(membership.ok());
+  const auto tenant = [&](const peers::Peer& peer) { return membership->TenantOf(peer).name; };
+  EXPECT_EQ(tenant(PeerOf(4700007, 100)), "both");
+  EXPECT_EQ(tenant(PeerOf(4700008, 100)), "group");
+  EXPECT_EQ(tenant(PeerOf(4700008, 1, {5, 100})), "group") << "supplementary groups count";
+  EXPECT_EQ(tenant(PeerOf(4700008, 1, {}, "/pods/a")), "pods");
+  EXPECT_EQ(tenant(PeerOf(4700008, 1, {}, "/pods/a/b")), "pods");
+  EXPECT_EQ(tenant(PeerOf(4700008, 1, {}, "/pods/ab")), "user:4700008")
+      << "a prefix ends at a slash";
+  EXPECT_EQ(tenant(PeerOf(4700007, 1)), "user:4700007");
+  EXPECT_EQ(membership->TenantOf(PeerOf(4700008, 100)).device_limit, kGiB);
+}
+
+TEST(MembershipTest, RootAndTheAdministratorsGroupAdminister) {
+  const Result<Membership> none = Membership::Make({});
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE(none->IsAdministrator(PeerOf(0, 5)));
+  EXPECT_FALSE(none->IsAdministrator(PeerOf(5, 0, {0}))) << "root's group is not root";
+  settings::Settings settings;
+  settings.admin_group = "root";
+  const Result<Membership> group = Membership::Make(settings);
+  ASSERT_TRUE(group.ok());
+  EXPECT_TRUE(group->IsAdministrator(PeerOf(5, 5, {0})));
+  EXPECT_FALSE(group->IsAdministrator(PeerOf(5, 5)));
+  settings.admin_group = "no-such-group";
+  EXPECT_FALSE(Membership::Make(settings).ok());
+}
+
+}  // namespace
+}  // namespace gpulease::startup

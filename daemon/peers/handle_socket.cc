@@ -31,16 +31,36 @@ Status HandleSocket::Push(Parcel parcel) {
   return FlushLocked();
 }
 
+HandleSocket::~HandleSocket() {
+  MutexLock lock(mutex_);
+  user_->unread -= unread_;
+}
+
 void HandleSocket::DropWaiting(const Key& key) {
   std::erase_if(waiting_, [&](const Waiting& waiting) {
     return waiting.parcel.tag == key.first && waiting.parcel.lease_id == key.second;
   });
 }
 
-std::uint32_t HandleSocket::Room() {
+void HandleSocket::LookForUnread() {
   int bytes = 0;
-  if (ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes == 0) unread_ = 0;
-  return kMostUnacknowledged - std::min(kMostUnacknowledged, std::max(on_their_way_, unread_));
+  if (unread_ == 0 || ioctl(socket_.get(), SIOCOUTQ, &bytes) != 0 || bytes != 0) return;
+  user_->unread -= unread_;
+  unread_ = 0;
+}
+
+bool HandleSocket::HasUnread() {
+  MutexLock lock(mutex_);
+  LookForUnread();
+  return unread_ > 0;
+}
+
+std::uint32_t HandleSocket::Room() {
+  LookForUnread();
+  const std::uint32_t mine =
+      kMostUnacknowledged - std::min(kMostUnacknowledged, std::max(on_their_way_, unread_));
+  const std::uint32_t of_user = user_->most - std::min(user_->most, user_->unread.load());
+  return std::min(mine, std::max(of_user, unread_ == 0 ? kLeastOnTheWay : 0));
 }
 
 Status HandleSocket::FlushLocked() {
@@ -69,6 +89,7 @@ Status HandleSocket::FlushLocked() {
     }
     on_their_way_ += count;
     unread_ += count;
+    user_->unread += count;
     unanswered_[{push.tag, push.lease_id}].sent += count;
     head.sent += count;
     if (head.sent == total) waiting_.pop_front();
@@ -107,6 +128,7 @@ HandleSocket::Answer HandleSocket::Acknowledge(const handle::Taken& taken) {
     answer = Answer::kComplete;
   }
   if (answer != Answer::kMore) unanswered_.erase(found);
+  LookForUnread();
   // A peer that has closed is found by the loop's hang-up.
   static_cast<void>(FlushLocked().ok());
   return answer;

@@ -11,6 +11,7 @@
 // dropped.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -38,9 +39,24 @@ struct Parcel {
   std::shared_ptr<const void> owner;  // keeps them open
 };
 
+// So many a connection that reads gets in any case: connections of the same user that do not read
+// slow it down and do not stop it.
+inline constexpr std::uint32_t kLeastOnTheWay = 8;
+
+// What all connections of one user together may have on their way.
+struct UserAllowance {
+  explicit UserAllowance(std::uint32_t most_descriptors) : most(most_descriptors) {}
+  const std::uint32_t most;
+  std::atomic<std::uint32_t> unread = 0;
+};
+
 class HandleSocket {
  public:
-  explicit HandleSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+  HandleSocket(UniqueFd socket, std::shared_ptr<UserAllowance> user)
+      : socket_(std::move(socket)), user_(std::move(user)) {}
+  ~HandleSocket();
+  HandleSocket(const HandleSocket&) = delete;
+  HandleSocket& operator=(const HandleSocket&) = delete;
 
   // Sends the parcel, or as much of it as may be on its way now. From any thread.
   //
@@ -63,6 +79,8 @@ class HandleSocket {
   void Shutdown();
   int descriptor() const { return socket_.get(); }
   bool idle() const;
+  // Whether the kernel still has descriptors for the peer, though the connection may be shut down.
+  bool HasUnread();
 
  private:
   struct Waiting {
@@ -77,10 +95,12 @@ class HandleSocket {
   };
 
   Status FlushLocked() GPULEASE_REQUIRES(mutex_);
+  void LookForUnread() GPULEASE_REQUIRES(mutex_);
   std::uint32_t Room() GPULEASE_REQUIRES(mutex_);
   void DropWaiting(const Key& key) GPULEASE_REQUIRES(mutex_);
 
   const UniqueFd socket_;
+  const std::shared_ptr<UserAllowance> user_;
   mutable Mutex mutex_;
   std::deque<Waiting> waiting_ GPULEASE_GUARDED_BY(mutex_);
   std::map<Key, Unanswered> unanswered_ GPULEASE_GUARDED_BY(mutex_);

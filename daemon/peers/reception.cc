@@ -15,6 +15,9 @@ namespace gpulease::peers {
 namespace {
 
 constexpr Duration kHelloBound = std::chrono::seconds(10);
+// Of the descriptors that may be on their way in all (the limit of open files), what one user may.
+constexpr int kUserShare = 4;
+constexpr Duration kLookAtLingering = std::chrono::milliseconds(250);
 constexpr Duration kRetryPushes = std::chrono::milliseconds(20);
 // A client that takes nothing for so long, with descriptors waiting, is in everybody's way.
 constexpr Duration kStallBound = std::chrono::seconds(30);
@@ -25,6 +28,8 @@ void CopyText(char (&to)[N], std::string_view from) {
   std::memcpy(to, from.data(), size);
   to[size] = 0;
 }
+
+constexpr std::uint32_t kNobody = ~0u;
 
 int OpenFileLimit() {
   rlimit limit{};
@@ -126,13 +131,25 @@ std::shared_ptr<Reception::Process> Reception::Join(Identity& identity) {
   return process;
 }
 
+std::shared_ptr<UserAllowance> Reception::AllowanceOf(std::uint32_t uid) {
+  std::shared_ptr<UserAllowance> allowance = allowances_[uid].lock();
+  if (!allowance) {
+    std::erase_if(allowances_, [](const auto& entry) { return entry.second.expired(); });
+    allowance =
+        std::make_shared<UserAllowance>(static_cast<std::uint32_t>(OpenFileLimit() / kUserShare));
+    allowances_[uid] = allowance;
+  }
+  return allowance;
+}
+
 void Reception::AcceptHandle() {
   UniqueFd accepted = Accept(endpoint_.handle_listener.get());
   if (!accepted) return;
   auto connection = std::make_unique<HandleConnection>();
   const int fd = accepted.get();
-  connection->socket = std::make_shared<HandleSocket>(std::move(accepted));
   Result<Identity> identity = IdentifyPeer(fd);
+  connection->socket = std::make_shared<HandleSocket>(
+      std::move(accepted), AllowanceOf(identity.ok() ? identity->peer.user.uid : kNobody));
   if (!identity.ok()) return Refuse(*connection->socket, identity.error());
   if (!HasRoom(identity->peer)) {
     return Refuse(
@@ -341,6 +358,12 @@ void Reception::Forget(ledger::SessionId session) {
 // ------------------------------------------------------------------------------------------------
 // ends
 
+void Reception::Leave(std::uint32_t uid) {
+  const auto user = connections_of_user_.find(uid);
+  if (--user->second == 0) connections_of_user_.erase(user);
+  --connection_count_;
+}
+
 void Reception::DropHandle(int fd) {
   const auto found = handles_.find(fd);
   if (found == handles_.end()) return;
@@ -348,9 +371,13 @@ void Reception::DropHandle(int fd) {
   handles_.erase(found);
   connection->source.reset();
   connection->socket->Shutdown();
-  const auto user = connections_of_user_.find(connection->identity.peer.user.uid);
-  if (--user->second == 0) connections_of_user_.erase(user);
-  --connection_count_;
+  const std::uint32_t uid = connection->identity.peer.user.uid;
+  if (connection->socket->HasUnread()) {
+    lingering_.emplace_back(uid, connection->socket);
+    ArmTimer();
+  } else {
+    Leave(uid);
+  }
   if (connection->process) connection->process->handles.erase(fd);
   if (!connection->session) return;
   stalled_.erase(connection->session);
@@ -370,9 +397,7 @@ void Reception::DropGrpc(int fd) {
   table_.Remove(fd);
   connection->source.reset();
   connection->process->grpcs.erase(fd);
-  const auto user = connections_of_user_.find(connection->peer.user.uid);
-  if (--user->second == 0) connections_of_user_.erase(user);
-  --connection_count_;
+  Leave(connection->peer.user.uid);
   // gRPC's own descriptor of this socket sees the end, too, and is closed by gRPC.
   shutdown(connection->watched.get(), SHUT_RDWR);
 }
@@ -396,6 +421,7 @@ void Reception::ArmTimer() {
   Time next = accept_again_;
   if (!silent_.empty()) next = std::min(next, silent_.front().first);
   if (!stalled_.empty()) next = std::min(next, After(BootClock::now(), kRetryPushes));
+  if (!lingering_.empty()) next = std::min(next, After(BootClock::now(), kLookAtLingering));
   EventLoop::SetTimer(timer_, next);
 }
 
@@ -425,6 +451,11 @@ void Reception::OnTimer() {
     if (const std::shared_ptr<HandleSocket> socket = FindSocket(session))
       DropHandle(socket->descriptor());
   }
+  std::erase_if(lingering_, [this](const auto& entry) {
+    if (entry.second->HasUnread()) return false;
+    Leave(entry.first);
+    return true;
+  });
   ArmTimer();
 }
 

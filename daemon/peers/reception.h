@@ -98,6 +98,8 @@ class Reception {
   bool OnHello(HandleConnection& connection, const handle::Hello& hello,
                std::vector<UniqueFd>& descriptors);
   void Refuse(HandleSocket& socket, const Error& error);
+  std::shared_ptr<UserAllowance> AllowanceOf(std::uint32_t uid);
+  void Leave(std::uint32_t uid);
   void DropHandle(int fd);
   void DropGrpc(int fd);
   void OnDeath(std::uint64_t process);
@@ -116,6 +118,10 @@ class Reception {
   std::map<int, std::unique_ptr<HandleConnection>> handles_;
   std::map<int, std::unique_ptr<GrpcConnection>> grpcs_;
   std::map<std::uint32_t, std::uint32_t> connections_of_user_;
+  std::map<std::uint32_t, std::weak_ptr<UserAllowance>> allowances_;  // by uid
+  // Connections that are over, with descriptors that the peer has not read: the kernel counts them
+  // until it has, or ends. They keep their place, so that who connects anew gains nothing.
+  std::vector<std::pair<std::uint32_t, std::shared_ptr<HandleSocket>>> lingering_;  // uid
   std::atomic<std::uint32_t> connection_count_ = 0;
   int next_number_ = 0;
   std::deque<std::pair<Time, int>>

@@ -8,13 +8,14 @@
 //   dial                        connects the handle socket
 //   hello [SESSION]             says Hello, resumes a session -> its id
 //   hangup                      closes the handle socket
+//   halfclose                   ends its sending side, and keeps the rest open and unread
 //   session ID                  pretends that its session is another one
 //   device|host BYTES [WORD…]   allocates. Words: name=, mode=, gid=, wait=MS, id=REQUEST, gpu=,
 //   page=
 //                               huge|small, untaken (the descriptors stay on their way) -> "ID
 //                               offered" or "ID queued POSITION"
 //   await ID                    waits for a queued lease -> "ID offered"
-//   open NAME|ID ro|rw          -> ID
+//   open NAME|ID ro|rw [untaken] -> "ID offered"
 //   take ID                     takes what `untaken` left
 //   map ID [ro]                 maps it
 //   fill ID BYTE                writes every byte

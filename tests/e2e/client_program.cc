@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
@@ -50,6 +51,12 @@ class Performer {
       words >> resume;
       const Result<handle::Welcome> welcome = client_.Hello(resume);
       return welcome.ok() ? std::to_string(welcome->session_id) : Say(welcome.error());
+    }
+    if (verb == "halfclose") {
+      // The old socket stays open here, unread, while another is dialled.
+      shutdown(client_.handle_socket(), SHUT_WR);
+      kept_.push_back(UniqueFd(fcntl(client_.handle_socket(), F_DUPFD_CLOEXEC, 0)));
+      return "ok";
     }
     if (verb == "hangup") {
       client_.HangUp();
@@ -210,8 +217,8 @@ class Performer {
   }
 
   std::string Open(std::istringstream& words) {
-    std::string what, access;
-    words >> what >> access;
+    std::string what, access, untaken;
+    words >> what >> access >> untaken;
     const v1::Access wanted = access == "ro" ? v1::ACCESS_READ_ONLY : v1::ACCESS_READ_WRITE;
     const bool by_id = what.find_first_not_of("0123456789") == std::string::npos;
     const Reply<v1::OpenResponse> reply =
@@ -219,6 +226,7 @@ class Performer {
     if (!reply.ok()) return Say(reply);
     const v1::Lease& lease = reply.message.lease();
     held_[lease.lease_id()].lease = lease;
+    if (!untaken.empty()) return std::to_string(lease.lease_id()) + " offered";
     return Receive(lease.lease_id(), client_.last_tag(), true);
   }
 
@@ -268,6 +276,7 @@ class Performer {
 
   RawClient client_;
   std::shared_ptr<const driver::CudaDriver> cuda_;
+  std::vector<UniqueFd> kept_;
   std::map<std::uint64_t, Held> held_;
   std::map<std::uint64_t, std::uint64_t> untaken_;  // lease, tag
 };

@@ -180,8 +180,13 @@ Reply<v1::AllocateResponse> RawClient::Allocate(const std::vector<v1::Allocation
 
 std::pair<v1::Lease, std::vector<UniqueFd>> RawClient::MustAllocate(
     const v1::AllocationSpec& spec) {
-  const Reply<v1::AllocateResponse> reply = Allocate({spec});
+  Reply<v1::AllocateResponse> reply = Allocate({spec});
   GPULEASE_CHECK(reply.ok(), Describe(reply.status, reply.detail));
+  if (reply.message.leases(0).state() == v1::LEASE_STATE_QUEUED) {
+    // What was released just now is on its way back.
+    reply = Await(reply.message.leases(0).lease_id());
+    GPULEASE_CHECK(reply.ok(), Describe(reply.status, reply.detail));
+  }
   const v1::Lease& lease = reply.message.leases(0);
   GPULEASE_CHECK(lease.state() == v1::LEASE_STATE_OFFERED, "it is queued");
   Result<std::vector<UniqueFd>> chunks = Chunks(tag_, lease.lease_id());

@@ -161,6 +161,44 @@ TEST_F(HandOverTest, AClientThatClaimsToTakeWithoutReadingHoldsNobodyElseUp) {
   EXPECT_EQ(chunks->size(), 10u);
 }
 
+TEST_F(HandOverTest, AUserWhoseClientsDoNotReadHoldsNoOtherUserUp) {
+  if (!CanSwitchUsers()) GTEST_SKIP() << "the kernel spares root: the daemon must be another's";
+  DaemonProcess daemon({.simulate = "1x64GiB",
+                        .config = "largest_chunk: \"2MiB\"",
+                        .uid = 1234,
+                        .open_files = 4000});
+  RawClient owner(daemon.runtime_dir());
+  owner.Connect();
+  v1::AllocationSpec spec = DeviceSpec(253 * kChunk, "large");
+  spec.set_mode(0666);
+  const auto held = owner.MustAllocate(spec);
+  // More than the kernel lets be on their way in all, if each had its message; half of them hang up
+  // and come again, with the old connection unread.
+  std::list<ClientProcess> silent;
+  for (int i = 0; i < 10; ++i) {
+    ClientProcess& client = silent.emplace_back(daemon.runtime_dir(), ClientOptions{.uid = 1000});
+    for (int again = 0; again < 2; ++again) {
+      client.Connect();
+      ASSERT_NE(ClientProcess::LeaseOf(client.Ask("open 0/large ro untaken")), 0u);
+      if (again == 0) {
+        ASSERT_EQ(client.Ask("halfclose"), "ok");
+      }
+    }
+  }
+  const auto offered = Offer(owner, 10 * kChunk);
+  ASSERT_TRUE(Worked(offered));
+  const auto chunks = owner.Chunks(owner.last_tag(), offered.message.leases(0).lease_id());
+  ASSERT_TRUE(chunks.ok()) << chunks.error().message;
+  EXPECT_EQ(chunks->size(), 10u);
+  // When they end, their place is free again.
+  silent.clear();
+  ClientProcess next(daemon.runtime_dir(), {.uid = 1000});
+  EXPECT_TRUE(Eventually([&] {
+    return next.Ask("dial") == "ok" && !next.Ask("hello").starts_with("error") &&
+           ClientProcess::LeaseOf(next.Ask("open 0/large ro")) != 0;
+  }));
+}
+
 TEST_F(HandOverTest, AClientWithoutRoomForDescriptorsFailsClearlyAndGivesBack) {
   ClientProcess client(daemon_.runtime_dir());
   client.Connect();

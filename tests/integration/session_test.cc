@@ -92,6 +92,7 @@ TEST_F(SessionTest, AForkedChildIsNotItsParentsSession) {
   // The child must not touch gRPC, so it says all on the handle socket: its resumption of the
   // parent's session is a session of its own.
   client_.Connect();
+  const auto held = client_.MustAllocate(DeviceSpec(1, "kept"));
   const std::uint64_t parents = client_.session_id();
   client_.HangUp();
   int ends[2];

@@ -16,7 +16,7 @@ class HandleSocketTest : public ::testing::Test {
   HandleSocketTest() : null_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
     int ends[2];
     EXPECT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    socket_ = std::make_unique<HandleSocket>(UniqueFd(ends[0]));
+    socket_ = std::make_unique<HandleSocket>(UniqueFd(ends[0]), user_);
     peer_.Reset(ends[1]);
   }
   // `count` chunks of lease `id`, all of them the same file.
@@ -48,6 +48,7 @@ class HandleSocketTest : public ::testing::Test {
 
   UniqueFd null_;
   std::shared_ptr<int> owner_ = std::make_shared<int>(0);
+  std::shared_ptr<UserAllowance> user_ = std::make_shared<UserAllowance>(600);
   std::unique_ptr<HandleSocket> socket_;
   UniqueFd peer_;
 };
@@ -152,6 +153,39 @@ TEST_F(HandleSocketTest, AFullSocketKeepsTheRestForLater) {
   }
   EXPECT_EQ(read, 100u);
   EXPECT_TRUE(socket_->idle());
+}
+
+TEST_F(HandleSocketTest, AllConnectionsOfAUserShareWhatHeMayHaveOnTheWay) {
+  user_->unread = 590;  // of others of his
+  ASSERT_TRUE(socket_->Push(ParcelOf(7, 20)).ok());
+  EXPECT_FALSE(socket_->idle());
+  EXPECT_EQ(Read()->count, 10u);
+  EXPECT_EQ(Take(7, 10), HandleSocket::Answer::kMore);
+  EXPECT_EQ(Read()->count, 10u);
+  EXPECT_EQ(Take(7, 10), HandleSocket::Answer::kComplete);
+  EXPECT_EQ(user_->unread, 590u);
+}
+
+TEST_F(HandleSocketTest, WhoReadsGoesOnThoughOthersOfHisUserDoNot) {
+  user_->unread = 1000;
+  ASSERT_TRUE(socket_->Push(ParcelOf(7, 20)).ok());
+  for (const std::uint32_t count : {8u, 8u, 4u}) {
+    const auto push = Read();
+    ASSERT_TRUE(push);
+    EXPECT_EQ(push->count, count);
+    EXPECT_FALSE(Read());
+    EXPECT_NE(Take(7, count), HandleSocket::Answer::kUnknown);
+  }
+}
+
+TEST_F(HandleSocketTest, WhatIsUnreadCountsUntilItIsReadOrThePeerIsGone) {
+  ASSERT_TRUE(socket_->Push(ParcelOf(7, 20)).ok());
+  socket_->Shutdown();
+  EXPECT_TRUE(socket_->HasUnread());
+  EXPECT_EQ(user_->unread, 20u);
+  peer_.Reset();
+  EXPECT_FALSE(socket_->HasUnread());
+  EXPECT_EQ(user_->unread, 0u);
 }
 
 TEST_F(HandleSocketTest, ShutdownDropsWhatWaits) {

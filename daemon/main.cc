@@ -33,6 +33,8 @@ constexpr int kBadConfiguration = 78;  // EX_CONFIG: the unit does not start it 
 // A stop with clients connected takes at most the sum of these.
 constexpr Duration kCallsEnd = std::chrono::milliseconds(800);
 constexpr Duration kLanesEnd = std::chrono::milliseconds(500);
+// Closing and confirming 100 GiB takes about 50 ms (H200).
+constexpr Duration kReleaseWait = std::chrono::milliseconds(250);
 constexpr Duration kLaneCheck = std::chrono::seconds(5);
 
 struct CommandLine {
@@ -70,6 +72,7 @@ ledger::Limits LimitsOf(const settings::Settings& settings,
   limits.session_grace = settings.session_grace;
   limits.release_bound = settings.release_bound;
   limits.driver_retry = settings.driver_retry;
+  limits.release_wait = kReleaseWait;
   return limits;
 }
 

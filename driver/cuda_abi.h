@@ -29,8 +29,10 @@ namespace gpulease::cuda {
   X(CUDA_ERROR_ALREADY_MAPPED, 208, "resource already mapped")                                     \
   X(CUDA_ERROR_NOT_MAPPED, 211, "resource not mapped")                                             \
   X(CUDA_ERROR_ECC_UNCORRECTABLE, 214, "uncorrectable ECC error encountered")                      \
-  X(CUDA_ERROR_NVLINK_UNCORRECTABLE, 220, "uncorrectable NVLink error detected during the execution") \
-  X(CUDA_ERROR_CONTAINED, 226, "an error was contained: the process can start anew")                 \
+  X(CUDA_ERROR_NVLINK_UNCORRECTABLE, 220,                                                          \
+    "uncorrectable NVLink error detected during the execution")                                    \
+  X(CUDA_ERROR_CONTAINED, 226,                                                                     \
+    "an error was contained: the process can start anew")                                          \
   X(CUDA_ERROR_OPERATING_SYSTEM, 304, "OS call failed or operation not supported on this OS")      \
   X(CUDA_ERROR_INVALID_HANDLE, 400, "invalid resource handle")                                     \
   X(CUDA_ERROR_ILLEGAL_STATE, 401, "the operation cannot be performed in the present state")       \
@@ -40,15 +42,19 @@ namespace gpulease::cuda {
   X(CUDA_ERROR_LAUNCH_TIMEOUT, 702, "the launch timed out and was terminated")                     \
   X(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, 705, "peer access has not been enabled")                   \
   X(CUDA_ERROR_CONTEXT_IS_DESTROYED, 709, "context is destroyed")                                  \
-  X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712, "part or all of the requested memory range is already mapped") \
-  X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713, "pointer does not correspond to a registered memory region") \
+  X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712,                                                \
+    "part or all of the requested memory range is already mapped")                                 \
+  X(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, 713,                                                    \
+    "pointer does not correspond to a registered memory region")                                   \
   X(CUDA_ERROR_HARDWARE_STACK_ERROR, 714, "hardware stack error")                                  \
   X(CUDA_ERROR_LAUNCH_FAILED, 719, "unspecified launch failure")                                   \
   X(CUDA_ERROR_NOT_PERMITTED, 800, "operation not permitted")                                      \
   X(CUDA_ERROR_NOT_SUPPORTED, 801, "operation not supported")                                      \
   X(CUDA_ERROR_SYSTEM_NOT_READY, 802, "system not yet initialized")                                \
-  X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803, "system has unsupported display driver / cuda driver combination") \
-  X(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804, "forward compatibility was attempted on non supported HW") \
+  X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803,                                                        \
+    "system has unsupported display driver / cuda driver combination")                             \
+  X(CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, 804,                                                \
+    "forward compatibility was attempted on non supported HW")                                     \
   X(CUDA_ERROR_UNKNOWN, 999, "unknown error")
 // clang-format on
 

@@ -20,6 +20,7 @@ constexpr Duration kGateWait = std::chrono::milliseconds(20);
 // Host memory is populated at about 4 GiB/s: so much takes a few milliseconds, more is not a
 // request's business.
 constexpr Bytes kMostHostHere = 16 * kMiB;
+constexpr Duration kCloseTogether = std::chrono::milliseconds(1);
 
 }  // namespace
 
@@ -164,7 +165,7 @@ void Broker::MakeOnLane(GroupId group) {
 }
 
 void Broker::Destroy(LeaseId lease, PoolIndex pool) {
-  watches_[pool].lane->Post([this, lease, pool] {
+  auto close = [this, lease, pool] {
     // Host memory stays until nobody else has it: ObserveHost lets it go.
     if (options_.pools[pool].spec.kind == PoolKind::kDevice) {
       bool awaited;
@@ -182,7 +183,18 @@ void Broker::Destroy(LeaseId lease, PoolIndex pool) {
       ledger_.Destroyed(lease, BootClock::now(), effects);
     }
     Carry(std::move(effects));
-  });
+  };
+  bool awaited;
+  {
+    MutexLock lock(mutex_);
+    awaited = ledger_.Use(pool).queued > 0;
+  }
+  // Where nobody waits for it, some are closed together, out of the way of who allocates next.
+  if (awaited) {
+    watches_[pool].lane->Post(std::move(close));
+  } else {
+    watches_[pool].lane->PostLater(std::move(close), kCloseTogether);
+  }
 }
 
 }  // namespace gpulease::broker

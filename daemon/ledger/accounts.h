@@ -82,6 +82,7 @@ struct Wait {
   KindBytes bytes{};          // at least this much will be charged
   Time since{};
   Time deadline{};
+  bool brief = false;  // its owner did not ask to wait: see Limits::release_wait
   // The driver had no memory though the books had room.
   std::optional<Error> shortage;
   Time first_shortage = kNever;

@@ -132,7 +132,8 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
   group.request_id = command.request_id;
   group.wait = std::make_unique<Wait>();
   group.wait->since = now;
-  group.wait->deadline = After(now, command.wait);
+  group.wait->brief = command.wait == Duration::zero();
+  group.wait->deadline = After(now, group.wait->brief ? options.limits.release_wait : command.wait);
   group.wait->pools = request.pools;
   group.wait->bytes = request.bytes;
   group.wait->pieces = std::move(request.pieces);
@@ -212,7 +213,11 @@ Result<Allocated> Ledger::Impl::Allocate(const AllocateCommand& command, Time no
   GPULEASE_RETURN_IF_ERROR(CheckEver(*request, tenant));
   GPULEASE_RETURN_IF_ERROR(CheckNow(command, *request, *session));
 
-  const bool can_wait = command.wait > Duration::zero();
+  const bool can_wait = command.wait > Duration::zero() ||
+                        (options.limits.release_wait > Duration::zero() &&
+                         std::any_of(pools.begin(), pools.end(), [&](const PoolAccount& pool) {
+                           return request->pools[pool.index] && pool.OnItsWay() > 0;
+                         }));
   bool limited = false;
   for (const PoolKind kind : {PoolKind::kDevice, PoolKind::kHost}) {
     const Bytes bytes = request->bytes[Index(kind)];

@@ -33,7 +33,7 @@ struct Ledger::Impl {
   // ---- commands, as in ledger.h
   Result<SessionId> OpenSession(SessionSpec spec, Time now, Effects& effects);
   Status ResumeSession(SessionId id, std::uint64_t process);
-  void LoseConnection(SessionId id, Time now);
+  void LoseConnection(SessionId id, Time now, Effects& effects);
   void EndSession(SessionId id, bool process_lives, Time now, Effects& effects);
   Result<Allocated> Allocate(const AllocateCommand& command, Time now, Effects& effects);
   bool Made(GroupId id, PageSize page_size, Time now, Effects& effects);

@@ -46,8 +46,8 @@ Status Ledger::ResumeSession(SessionId session, std::uint64_t process, Time) {
   return status;
 }
 
-void Ledger::LoseConnection(SessionId session, Time now) {
-  impl_->LoseConnection(session, now);
+void Ledger::LoseConnection(SessionId session, Time now, Effects& effects) {
+  impl_->LoseConnection(session, now, effects);
   impl_->Verify();
 }
 

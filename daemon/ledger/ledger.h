@@ -90,6 +90,9 @@ struct Limits {
   Duration release_bound = std::chrono::seconds(5);
   Duration driver_retry = std::chrono::seconds(2);
   Duration longest_wait = std::chrono::hours(24);
+  // How long a request without patience waits all the same while released memory that could serve
+  // it is on its way back. Zero: not at all.
+  Duration release_wait{};
 };
 
 struct Options {
@@ -298,9 +301,10 @@ class Ledger {
   // Errors: kFailedPrecondition/kSessionEnded   it is over, or another process's, or still
   // connected.
   Status ResumeSession(SessionId session, std::uint64_t process, Time now);
-  // The connection closed while the process lives: grace starts. No effect when there is no such
+  // The connection closed while the process lives: grace starts; a session that holds nothing and
+  // waits for nothing has nothing to come back for, and ends. No effect when there is no such
   // session.
-  void LoseConnection(SessionId session, Time now);
+  void LoseConnection(SessionId session, Time now, Effects& effects);
   // The process is dead, or (with `process_lives`) it said goodbye or its grace ended: all its
   // rights end. With `process_lives`, what it had open may still be mapped: such leases become
   // quarantined, not releasing.

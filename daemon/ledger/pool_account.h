@@ -58,6 +58,8 @@ struct PoolAccount {
   Bytes Live() const;
   // Of leases that the daemon closed and the driver may still show.
   Bytes Pending() const;
+  // Released, and as a rule free within milliseconds.
+  Bytes OnItsWay() const { return column(Column::kDestroying) + column(Column::kReleasing); }
   Bytes Free() const;
   Bytes Overcommitted() const;
   // What may be leased of what is free.

@@ -94,11 +94,15 @@ void Ledger::Impl::Expire(Group& group, Time now, Effects& effects) {
   } else {
     Shortage shortage = ShortageOf(wait.pieces, user);
     shortage.waiting_before = queue.Position(group) - 1;
-    error = WaitOver(shortage, now - wait.since);
+    error = wait.brief ? MemoryShort(shortage) : WaitOver(shortage, now - wait.since);
     for (const PoolKind kind : {PoolKind::kDevice, PoolKind::kHost}) {
       const Bytes bytes = wait.bytes[Index(kind)];
       if (group.tenant->Allows(kind, bytes)) continue;
       Error limit = TenantLimit(*group.tenant, kind, bytes, bytes, false);
+      if (wait.brief) {
+        error = std::move(limit);
+        continue;
+      }
       limit.code = Code::kDeadlineExceeded;
       limit.reason = Reason::kWaitOver;
       error = WithContext("waited until the end", std::move(limit));

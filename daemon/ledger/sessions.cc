@@ -44,9 +44,12 @@ Status Ledger::Impl::ResumeSession(SessionId id, std::uint64_t process) {
   return {};
 }
 
-void Ledger::Impl::LoseConnection(SessionId id, Time now) {
+void Ledger::Impl::LoseConnection(SessionId id, Time now, Effects& effects) {
   SessionRecord* record = FindSession(id);
   if (record == nullptr || !record->session.connected) return;
+  if (record->session.owned == 0 && record->session.open == 0) {
+    return EndSession(id, true, now, effects);
+  }
   record->session.connected = false;
   record->session.grace_ends = After(now, options.limits.session_grace);
   graces.emplace(record->session.grace_ends, id);

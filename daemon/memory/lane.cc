@@ -29,6 +29,21 @@ void Lane::Post(std::function<void()> job) {
   state_->wake.NotifyOne();
 }
 
+void Lane::PostLater(std::function<void()> job, Duration delay) {
+  MutexLock lock(state_->mutex);
+  state_->later.push_back(std::move(job));
+  if (state_->later_at != kNever) return;
+  state_->later_at = After(BootClock::now(), delay);
+  state_->wake.NotifyOne();
+}
+
+void Lane::Hurry() {
+  MutexLock lock(state_->mutex);
+  if (state_->later.empty()) return;
+  state_->later_at = Time();
+  state_->wake.NotifyOne();
+}
+
 void Lane::ObserveAt(Time at) {
   MutexLock lock(state_->mutex);
   if (at >= state_->observe_at) return;
@@ -91,19 +106,26 @@ void Lane::Work(const std::shared_ptr<State>& shared, unsigned index) {
   while (!state.stopping) {
     std::function<void()> job;
     bool observe = false;
+    if (state.later_at != kNever && BootClock::now() >= state.later_at) {
+      for (std::function<void()>& due : state.later) state.jobs.push_back(std::move(due));
+      state.later.clear();
+      state.later_at = kNever;
+    }
     if (!state.jobs.empty()) {
       job = std::move(state.jobs.front());
       state.jobs.pop_front();
     } else {
       const Time now = BootClock::now();
-      if (now < state.observe_at) {
-        if (state.observe_at == kNever) {
-          state.wake.Wait(state.mutex);
-        } else {
-          state.wake.WaitFor(state.mutex, state.observe_at - now);
-        }
+      const Time next = std::min(state.observe_at, state.later_at);
+      if (next == kNever) {
+        state.wake.Wait(state.mutex);
         continue;
       }
+      if (now < next) {
+        state.wake.WaitFor(state.mutex, next - now);
+        continue;
+      }
+      if (now < state.observe_at) continue;
       observe = true;
       state.observe_at = kNever;
     }
@@ -123,6 +145,7 @@ void Lane::Work(const std::shared_ptr<State>& shared, unsigned index) {
   }
   --state.running;
   state.jobs.clear();
+  state.later.clear();
   state.done.NotifyAll();
   state.mutex.Unlock();
 }

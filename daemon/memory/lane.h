@@ -32,6 +32,9 @@ class Lane {
   Lane& operator=(const Lane&) = delete;
 
   void Post(std::function<void()> job);
+  // Runs it `delay` later, with others that came meanwhile, or when Hurry() is called.
+  void PostLater(std::function<void()> job, Duration delay);
+  void Hurry();
   // Calls `observe` at `at` or before.
   void ObserveAt(Time at);
   // Waits until the jobs in progress are done, those not begun are dropped. Gives up on a job that
@@ -53,6 +56,8 @@ class Lane {
     Mutex mutex;
     Condition wake;
     std::deque<std::function<void()>> jobs GPULEASE_GUARDED_BY(mutex);
+    std::deque<std::function<void()>> later GPULEASE_GUARDED_BY(mutex);
+    Time later_at GPULEASE_GUARDED_BY(mutex) = kNever;  // of all of `later`
     std::function<Time()> observe GPULEASE_GUARDED_BY(mutex);
     Time observe_at GPULEASE_GUARDED_BY(mutex) = kNever;
     bool stopping GPULEASE_GUARDED_BY(mutex) = false;

@@ -173,7 +173,7 @@ class Replay {
     if (sessions_.empty()) return;
     const Client& client = sessions_[Below(sessions_.size())];
     if (ledger_.FindSession(client.id)->connected) {
-      if (Below(4) == 0) ledger_.LoseConnection(client.id, now_);
+      if (Below(4) == 0) ledger_.LoseConnection(client.id, now_, effects_);
     } else {
       (void)ledger_.ResumeSession(client.id, client.process + Below(2), now_);
     }

@@ -47,9 +47,10 @@ TEST(LedgerSessionTest, ResumesWithinGraceForTheSameProcessAlone) {
   World world;
   const SessionSpec client = world.Client(1000);
   const SessionId session = world.Open(client);
+  world.Lend(session, kGiB);
   ExpectRefused(world.ledger.ResumeSession(session, client.process, world.now),
                 Code::kFailedPrecondition, Reason::kSessionEnded);  // still connected
-  world.ledger.LoseConnection(session, world.now);
+  world.ledger.LoseConnection(session, world.now, world.log);
   EXPECT_EQ(world.ledger.NextDeadline(), world.now + seconds(30));
   ExpectRefused(world.ledger.ResumeSession(session, client.process + 1, world.now),
                 Code::kFailedPrecondition, Reason::kSessionEnded);
@@ -59,12 +60,20 @@ TEST(LedgerSessionTest, ResumesWithinGraceForTheSameProcessAlone) {
   EXPECT_NE(world.ledger.FindSession(session), nullptr);
 }
 
+TEST(LedgerSessionTest, EndsWithItsConnectionWhenItHoldsNothing) {
+  World world;
+  const SessionId session = world.Open();
+  world.ledger.LoseConnection(session, world.now, world.log);
+  EXPECT_EQ(world.ledger.FindSession(session), nullptr);
+  EXPECT_EQ(world.Seen(Effect::Kind::kForget).size(), 1u);
+}
+
 TEST(LedgerSessionTest, EndsWithItsGraceAndQuarantinesWhatTheProcessMayStillMap) {
   World world;
   const SessionSpec client = world.Client(1000);
   const SessionId session = world.Open(client);
   const LeaseId lease = world.Lend(session, kGiB);
-  world.ledger.LoseConnection(session, world.now);
+  world.ledger.LoseConnection(session, world.now, world.log);
   world.Pass(seconds(30) - milliseconds(1));
   EXPECT_EQ(world.StateOf(lease), State::kLeased);
   world.Pass(milliseconds(1));
@@ -96,7 +105,7 @@ TEST(LedgerSessionTest, EndsOnceAndRefusesEverythingAfter) {
   ended(world.ledger.Release(session, {}, lease, false, world.now, world.log));
   world.ledger.Take(session, lease, world.now, world.log);
   world.ledger.Decline(session, lease, world.now, world.log);
-  world.ledger.LoseConnection(session, world.now);
+  world.ledger.LoseConnection(session, world.now, world.log);
 }
 
 TEST(LedgerSessionTest, DeathCancelsWhatIsQueued) {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Broker: what callers are shown of the books.
+#include "daemon/broker/broker.h"
+
+namespace gpulease::broker {
+namespace {
+
+using ledger::LeaseId;
+using ledger::PoolIndex;
+using ledger::SessionId;
+using ledger::State;
+
+Error NotVisible() {
+  return MakeError(Code::kNotFound, Reason::kNotOpenable,
+                   "no such lease, or none that you may see");
+}
+
+}  // namespace
+
+LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
+  LeaseView view;
+  view.lease = lease;
+  if (lease.pool != ledger::kNoPool) {
+    const Pool& pool = options_.pools[lease.pool];
+    if (lease.kind == ledger::PoolKind::kDevice) {
+      view.gpu_uuid = pool.gpu.uuid;
+    } else {
+      view.numa_node = pool.numa_node;
+    }
+  }
+  return view;
+}
+
+LeaseView Broker::FullViewOf(const ledger::Lease& lease) const {
+  LeaseView view = ViewOf(lease);
+  for (const ledger::Holding& holding : lease.holders) {
+    HolderView holder;
+    holder.holding = holding;
+    holder.owner = holding.session == lease.owner;
+    if (const ledger::Session* const session = ledger_.FindSession(holding.session)) {
+      holder.pid = session->spec.pid;
+      holder.uid = session->spec.user.uid;
+      holder.program = session->spec.program;
+    }
+    view.holders.push_back(std::move(holder));
+  }
+  if (lease.state == State::kQueued) {
+    view.queue_position = ledger_.QueuePosition(lease.group);
+    view.blockers = ledger_.Blockers(lease.group);
+  }
+  return view;
+}
+
+Result<LeaseView> Broker::GetLease(const peers::Peer& peer, LeaseId id) const {
+  ledger::UserSpec user = peer.user;
+  user.administrator = IsAdministrator(peer);
+  MutexLock lock(mutex_);
+  const ledger::Lease* const lease = ledger_.FindLease(id);
+  if (lease == nullptr || !ledger_.MaySee(user, *lease)) return NotVisible();
+  return FullViewOf(*lease);
+}
+
+Result<LeaseView> Broker::GetLeaseByName(const peers::Peer& peer, std::uint32_t owner_uid,
+                                         std::string_view name) const {
+  ledger::UserSpec user = peer.user;
+  user.administrator = IsAdministrator(peer);
+  MutexLock lock(mutex_);
+  const ledger::Lease* const lease = ledger_.FindByName(owner_uid, name);
+  if (lease == nullptr || !ledger_.MaySee(user, *lease)) return NotVisible();
+  return FullViewOf(*lease);
+}
+
+std::vector<LeaseView> Broker::ListLeases(
+    const peers::Peer& peer, LeaseId after, std::size_t most,
+    const std::function<bool(const LeaseView&)>& wanted) const {
+  ledger::UserSpec user = peer.user;
+  user.administrator = IsAdministrator(peer);
+  std::vector<LeaseView> views;
+  MutexLock lock(mutex_);
+  while (views.size() < most) {
+    const std::vector<const ledger::Lease*> leases = ledger_.Leases(after, most);
+    for (const ledger::Lease* const lease : leases) {
+      after = lease->id;
+      if (!ledger_.MaySee(user, *lease)) continue;
+      LeaseView view = FullViewOf(*lease);
+      if (wanted(view)) views.push_back(std::move(view));
+      if (views.size() == most) break;
+    }
+    if (leases.size() < most) break;
+  }
+  return views;
+}
+
+std::vector<ledger::Session> Broker::ListSessions(const peers::Peer& peer, SessionId after,
+                                                  std::size_t most) const {
+  const bool all = IsAdministrator(peer);
+  std::vector<ledger::Session> result;
+  MutexLock lock(mutex_);
+  while (result.size() < most) {
+    const std::vector<const ledger::Session*> sessions = ledger_.Sessions(after, most);
+    for (const ledger::Session* const session : sessions) {
+      after = session->id;
+      if (all || session->spec.user.uid == peer.user.uid) result.push_back(*session);
+      if (result.size() == most) break;
+    }
+    if (sessions.size() < most) break;
+  }
+  return result;
+}
+
+PoolIndex Broker::FindGpu(std::string_view uuid) const {
+  for (PoolIndex i = 0; i < options_.pools.size(); ++i) {
+    if (options_.pools[i].spec.kind == ledger::PoolKind::kDevice &&
+        options_.pools[i].gpu.uuid == uuid)
+      return i;
+  }
+  return ledger::kNoPool;
+}
+
+}  // namespace gpulease::broker

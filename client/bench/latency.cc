@@ -81,7 +81,7 @@ class Ways {
   const Samples& ping() const { return ping_; }
 
  private:
-  static constexpr int kInARow = 10;
+  static constexpr int kInARow = 50;
 
   void Count(Samples& samples, double value) const {
     if (counts_) samples.Add(value);
@@ -195,8 +195,8 @@ void MeasureLatency(Bench& bench) {
   grpc_client.Ask("run 50");
 
   const Rounds::Limits limits = bench.quick
-                                    ? Rounds::Limits{1, 10, std::chrono::milliseconds(2500)}
-                                    : Rounds::Limits{5, 200, std::chrono::milliseconds(12000)};
+                                    ? Rounds::Limits{1, 3, std::chrono::milliseconds(2500)}
+                                    : Rounds::Limits{1, 40, std::chrono::milliseconds(12000)};
   constexpr int kGrpcEvery = 10;
   Samples ping;
   Samples grpc;

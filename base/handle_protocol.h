@@ -83,9 +83,7 @@ struct Push {
   std::uint32_t first = 0;
   std::uint32_t count = 0;  // at most kMaxDescriptorsPerMessage
   std::uint32_t total = 0;  // chunks of the lease
-  std::uint8_t read_only = 0;
-  std::uint8_t device = 0;  // chunks of GPU memory, else of host memory
-  std::uint16_t reserved = 0;
+  std::uint32_t read_only = 0;
 };
 static_assert(sizeof(Push) == 48);
 

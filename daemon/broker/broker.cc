@@ -345,7 +345,6 @@ Status Broker::Push(SessionId session, std::uint64_t push_tag, const ledger::Lea
   parcel.lease_id = lease.id.value;
   parcel.generation = lease.generation;
   parcel.read_only = access == ledger::Access::kReadOnly;
-  parcel.device = lease.kind == ledger::PoolKind::kDevice;
   if (lease.kind == ledger::PoolKind::kDevice) {
     for (const UniqueFd& chunk : memory->device) parcel.descriptors.push_back(chunk.get());
     parcel.owner = memory;

@@ -50,19 +50,12 @@ Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId gr
   auto memory = std::make_shared<memory::LeaseMemory>();
   const Pool& pool = options_.pools[item.pool];
   if (pool.spec.kind == PoolKind::kDevice) {
-    const memory::DeviceMemory& device = *watches_[item.pool].device;
-    std::vector<cuda::CUmemGenericAllocationHandle> handles;
     memory->device.reserve(item.chunks.size());
     for (const Bytes bytes : item.chunks) {
-      Result<UniqueFd> chunk = device.CreateChunk(bytes, handles);
-      if (!chunk.ok()) {
-        device.Release(handles);
-        return std::move(chunk).error();
-      }
+      Result<UniqueFd> chunk = watches_[item.pool].device->CreateChunk(bytes);
+      if (!chunk.ok()) return std::move(chunk).error();
       memory->device.push_back(std::move(*chunk));
     }
-    watches_[item.pool].lane->PostLater([&device, handles] { device.Release(handles); },
-                                        kCloseTogether);
     return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
   }
   Bytes total = 0;

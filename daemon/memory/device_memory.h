@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DeviceMemory: makes chunks of one GPU's memory. A chunk is a POSIX descriptor that alone keeps
-// the memory and its contents alive; the driver's handle is released right after. It creates no
-// CUDA context and maps nothing.
+// the memory and its contents alive; the driver's handle is released at once. It creates no CUDA
+// context and maps nothing.
 #pragma once
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -23,15 +22,11 @@ class DeviceMemory {
   DeviceMemory(std::shared_ptr<const driver::CudaDriver> cuda, int ordinal, std::string name)
       : cuda_(std::move(cuda)), ordinal_(ordinal), name_(std::move(name)) {}
 
-  // Memory that reads as zeros. `bytes` is a multiple of the granularity. The driver's own handle
-  // of it is added to `handles`: give it to Release() soon; it is no part of the chunk, and only
-  // time is won by letting it go later.
+  // Memory that reads as zeros. `bytes` is a multiple of the granularity.
   //
   // Errors: those of CudaDriver::MakeError, with the name of the step; everything done before it is
   // undone.
-  Result<UniqueFd> CreateChunk(Bytes bytes,
-                               std::vector<cuda::CUmemGenericAllocationHandle>& handles) const;
-  void Release(const std::vector<cuda::CUmemGenericAllocationHandle>& handles) const;
+  Result<UniqueFd> CreateChunk(Bytes bytes) const;
 
  private:
   std::shared_ptr<const driver::CudaDriver> cuda_;

@@ -77,7 +77,6 @@ Status HandleSocket::FlushLocked() {
     push.count = count;
     push.total = total;
     push.read_only = head.parcel.read_only ? 1 : 0;
-    push.device = head.parcel.device ? 1 : 0;
     const Status sent = SendMessage(socket_.get(), handle::BytesOf(push),
                                     std::span(head.parcel.descriptors).subspan(head.sent, count));
     if (!sent.ok()) {

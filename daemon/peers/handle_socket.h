@@ -35,7 +35,6 @@ struct Parcel {
   std::uint64_t lease_id = 0;
   std::uint64_t generation = 0;
   bool read_only = false;
-  bool device = false;
   std::vector<int> descriptors;       // borrowed from `owner`, in the order of the chunks
   std::shared_ptr<const void> owner;  // keeps them open
 };

@@ -70,10 +70,8 @@ Status FindGpus(const settings::Settings& settings, const std::string& directory
   }
   if (!machine.pools.empty() && !machine.cuda->simulated()) {
     const broker::Pool& first = machine.pools.front();
-    const memory::DeviceMemory device(machine.cuda, first.gpu.ordinal, first.gpu.uuid);
-    std::vector<cuda::CUmemGenericAllocationHandle> handles;
-    Result<UniqueFd> anchor = device.CreateChunk(first.spec.granularity, handles);
-    device.Release(handles);
+    Result<UniqueFd> anchor = memory::DeviceMemory(machine.cuda, first.gpu.ordinal, first.gpu.uuid)
+                                  .CreateChunk(first.spec.granularity);
     if (anchor.ok()) {
       machine.anchor = std::move(*anchor);
     } else {

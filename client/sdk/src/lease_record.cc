@@ -97,7 +97,6 @@ LeaseRecord::~LeaseRecord() {
     return;
   }
   // Before the daemon hears of it, so that the memory is free when it does.
-  handed_.imported.clear();
   handed_.descriptors.clear();
   LeaseTable& table = Table();
   {
@@ -175,8 +174,7 @@ Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
   range.ordinal = ordinals.front();
   std::vector<DeviceChunk> chunks;
   for (std::size_t i = 0; i < lease_.chunks.size(); ++i) {
-    chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes,
-                      i < handed_.imported.size() ? &handed_.imported[i] : nullptr});
+    chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
   }
   auto mapped =
       DeviceRange::Map(std::move(*process), {.subject = Subject() + " on " + lease_.gpu_uuid,
@@ -244,7 +242,6 @@ Status LeaseRecord::End(bool release) {
     if (!reply.ok()) return std::move(reply).error();
   }
   hold_->ended = true;
-  handed_.imported.clear();
   session_->link().handles->LetGo(lease_.lease_id);
   return {};
 }

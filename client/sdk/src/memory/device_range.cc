@@ -50,13 +50,10 @@ Status DeviceRange::MapChunk(const Options& options, std::size_t index) {
     return std::string(step) + " of chunk " + std::to_string(index) + " (" +
            FormatBytes(chunk.size) + ") of " + options.subject;
   };
-  cuda::CUmemGenericAllocationHandle handle = chunk.imported ? chunk.imported->Release() : 0;
-  auto result = cuda::CUDA_SUCCESS;
-  if (handle == 0) {
-    result = cuda.cuMemImportFromShareableHandle(
-        &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(chunk.descriptor)),
-        cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  }
+  cuda::CUmemGenericAllocationHandle handle = 0;
+  auto result = cuda.cuMemImportFromShareableHandle(
+      &handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(chunk.descriptor)),
+      cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != cuda::CUDA_SUCCESS) {
     return cuda.MakeError(name("cuMemImportFromShareableHandle"), result);
   }

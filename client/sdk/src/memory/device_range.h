@@ -19,14 +19,12 @@
 #include "base/bytes.h"
 #include "base/result.h"
 #include "client/sdk/src/memory/cuda_process.h"
-#include "client/sdk/src/memory/imported_chunk.h"
 
 namespace gpulease {
 
 struct DeviceChunk {
   int descriptor = -1;  // stays the caller's
   Bytes size = 0;
-  ImportedChunk* imported = nullptr;  // if it has been imported: taken over
 };
 
 class DeviceRange {

@@ -22,8 +22,6 @@ using std::chrono::steady_clock;
 
 // Someone else may read what this thread waits for: look again this often.
 constexpr std::chrono::milliseconds kLookAgain{20};
-// More are imported when they are mapped: by then the daemon's answer has come.
-constexpr std::uint32_t kMostImports = 2;
 
 template <std::size_t size>
 void Copy(char (&to)[size], const std::string& from) {
@@ -110,8 +108,6 @@ Result<std::shared_ptr<HandleSocket>> HandleSocket::Connect(const Options& optio
   std::shared_ptr<HandleSocket> connected(new HandleSocket);
   connected->socket_ = std::move(*socket);
   connected->welcome_ = *welcome;
-  connected->driver_ = DriverOf(*welcome);
-  connected->use_cuda_ = options.use_cuda;
   return connected;
 }
 
@@ -254,13 +250,6 @@ void HandleSocket::Take(const handle::Push& push, std::vector<UniqueFd> descript
     if (!slot) slot = LocalFd(std::move(descriptors[i]), hold);
   }
   Answer(push, true);
-  if (push.device == 0 || push.total > kMostImports || !use_cuda_) return;
-  lease->imported.resize(push.total);
-  for (std::uint32_t i = push.first; i < end; ++i) {
-    if (!lease->imported[i]) {
-      lease->imported[i] = ImportedChunk::TryImport(driver_, lease->descriptors[i].get());
-    }
-  }
 }
 
 void HandleSocket::Answer(const handle::Push& push, bool ok) {

@@ -23,7 +23,6 @@
 
 #include "base/handle_protocol.h"
 #include "base/result.h"
-#include "client/sdk/src/memory/imported_chunk.h"
 #include "client/sdk/src/process/fork_guard.h"
 #include "client/sdk/src/transport/channel.h"
 
@@ -35,7 +34,6 @@ struct HandedLease {
   std::uint64_t generation = 0;
   bool read_only = false;
   std::vector<LocalFd> descriptors;
-  std::vector<ImportedChunk> imported;  // as many as there are descriptors, or none
 
   bool complete() const;
 };
@@ -47,7 +45,6 @@ class HandleSocket final : public SideSource {
     std::string program;
     std::uint64_t resume_session_id = 0;
     Deadline deadline;
-    bool use_cuda = true;
   };
 
   // Connects and says Hello.
@@ -96,8 +93,6 @@ class HandleSocket final : public SideSource {
 
   LocalFd socket_;
   handle::Welcome welcome_;
-  driver::DriverChoice driver_;
-  bool use_cuda_ = true;
   std::atomic<bool> closed_{false};
 
   std::mutex mutex_;

@@ -140,8 +140,7 @@ Status Session::ConnectOnce(Deadline deadline) {
     auto handles = HandleSocket::Connect({.path = paths_.handle_socket,
                                           .program = options_.program,
                                           .resume_session_id = link.session_id,
-                                          .deadline = deadline,
-                                          .use_cuda = options_.use_cuda});
+                                          .deadline = deadline});
     if (!handles.ok()) return std::move(handles).error();
     const handle::Welcome& welcome = (*handles)->welcome();
     if (!(*handles)->resumed() || welcome.session_id != link.session_id) {

@@ -175,7 +175,11 @@ Reply<v1::AllocateResponse> RawClient::Allocate(const std::vector<v1::Allocation
   for (const v1::AllocationSpec& spec : specs) *request.add_specs() = spec;
   request.set_wait_ms(wait_ms);
   request.set_request_id(request_id);
-  return Call(&v1::LeaseService::StubInterface::Allocate, request);
+  Reply<v1::AllocateResponse> reply = Call(&v1::LeaseService::StubInterface::Allocate, request);
+  if (reply.ok() && wait_ms == 0 && reply.message.leases(0).state() == v1::LEASE_STATE_QUEUED) {
+    return Await(reply.message.leases(0).lease_id());
+  }
+  return reply;
 }
 
 std::pair<v1::Lease, std::vector<UniqueFd>> RawClient::MustAllocate(

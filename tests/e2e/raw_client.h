@@ -80,6 +80,7 @@ class RawClient {
     });
   }
 
+  // Without a wait, memory that is being prepared (the GPU was busy for a moment) is awaited.
   Reply<v1::AllocateResponse> Allocate(const std::vector<v1::AllocationSpec>& specs,
                                        std::uint64_t wait_ms = 0,
                                        const std::string& request_id = "");

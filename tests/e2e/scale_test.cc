@@ -41,6 +41,28 @@ bool RaiseOpenFiles(rlim_t least) {
   return setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= least;
 }
 
+// What the daemon computes in three seconds, once it is done with what it was asked for.
+std::int64_t TicksInThreeSeconds(const DaemonProcess& daemon) {
+  std::int64_t ticks = 0;
+  std::chrono::steady_clock::time_point since;
+  const auto restart = [&] {
+    ticks = daemon.cpu_ticks();
+    since = std::chrono::steady_clock::now();
+  };
+  restart();
+  EXPECT_TRUE(Eventually([&] {
+    if (daemon.cpu_ticks() == ticks) {
+      return std::chrono::steady_clock::now() - since > std::chrono::milliseconds(200);
+    }
+    restart();
+    return false;
+  }));
+  restart();
+  EXPECT_TRUE(Eventually(
+      [&] { return std::chrono::steady_clock::now() - since > std::chrono::seconds(3); }));
+  return daemon.cpu_ticks() - ticks;
+}
+
 TEST(ScaleTest, AThousandClientsAndFiveThousandLeasesStayCheap) {
   // 5,000 chunks here and in the daemon, 1,000 clients at three descriptors each.
   if (!RaiseOpenFiles(16'000)) GTEST_SKIP() << "needs 16,000 open files";
@@ -54,6 +76,11 @@ TEST(ScaleTest, AThousandClientsAndFiveThousandLeasesStayCheap) {
   }
   const v1::GetNodeResponse connected = observer.Node();
   EXPECT_EQ(connected.session_count(), static_cast<unsigned>(kClients));
+  // All of them are there and nobody asks for anything: the daemon does next to nothing. (Not with
+  // the leases: to say what is used, the simulated driver looks at every chunk.)
+  const std::int64_t idle = TicksInThreeSeconds(daemon);
+  std::printf("idle for 3 s: %lld ticks of 10 ms\n", static_cast<long long>(idle));
+  EXPECT_LE(idle, kSanitized ? 5 : 1);
   const Bytes before = daemon.resident_bytes();
 
   auto client = clients.begin();
@@ -89,15 +116,6 @@ TEST(ScaleTest, AThousandClientsAndFiveThousandLeasesStayCheap) {
       static_cast<double>(slowest.count()) / milliseconds);
   EXPECT_LT(slowest, kSlowestStatus);
   if (!kSanitized) EXPECT_LT(per_lease, kMostPerLease);
-
-  // All of them are there and nobody asks for anything: the daemon does next to nothing.
-  const std::int64_t ticks = daemon.cpu_ticks();
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_TRUE(Eventually(
-      [&] { return std::chrono::steady_clock::now() - start > std::chrono::seconds(3); }));
-  std::printf("idle for 3 s: %lld ticks of 10 ms\n",
-              static_cast<long long>(daemon.cpu_ticks() - ticks));
-  EXPECT_LE(daemon.cpu_ticks() - ticks, kSanitized ? 5 : 1);
 
   clients.clear();
   EXPECT_EQ(daemon.Stop(std::chrono::seconds(kSanitized ? 10 : 2)), 0);

@@ -111,10 +111,16 @@ TEST_F(FailingDriverTest, AQueuedGrantThatFailsFailsItsAwait) {
 
 class ShortDriverTest : public FailingDriverTest {
  protected:
-  ShortDriverTest() : FailingDriverTest("largest_chunk: \"2MiB\" driver_retry_ms: 500") {}
+  explicit ShortDriverTest(const std::string& retry_ms = "500")
+      : FailingDriverTest("largest_chunk: \"2MiB\" driver_retry_ms: " + retry_ms) {}
 };
 
-TEST_F(ShortDriverTest, APassingShortageOfTheDriverIsRiddenOut) {
+class PatientDriverTest : public ShortDriverTest {
+ protected:
+  PatientDriverTest() : ShortDriverTest("20000") {}
+};
+
+TEST_F(PatientDriverTest, APassingShortageOfTheDriverIsRiddenOut) {
   Inject({.function = "cuMemCreate", .nth = 2, .times = 2, .code = cuda::CUDA_ERROR_OUT_OF_MEMORY});
   const auto reply = client_.Allocate({On(node_.uuid_text(0), 4 * kChunk)});
   ASSERT_TRUE(Worked(reply));

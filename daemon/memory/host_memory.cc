@@ -178,7 +178,8 @@ Result<HostChunk> CreateHostChunk(const HostRequest& request) {
     }
     return ErrnoError("MADV_POPULATE_WRITE", error);
   }
-  if (mlock(address, request.size) != 0) return LockError(request.size, errno);
+  // Without the right to lock, a machine without swap keeps the pages where they are all the same.
+  if (mlock(address, request.size) != 0 && HasSwap()) return LockError(request.size, errno);
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return ErrnoError("F_ADD_SEALS", errno);
   }

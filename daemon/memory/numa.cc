@@ -94,6 +94,8 @@ Bytes AvailableOnNode(std::int32_t node) {
   return std::min({machine, on_node, CgroupRoom()});
 }
 
+bool HasSwap() { return Meminfo("/proc/meminfo", "SwapTotal").value_or(1) > 0; }
+
 Bytes FreeHugePages(std::int32_t node) {
   const std::string pool = "/hugepages/hugepages-2048kB/free_hugepages";
   std::optional<Bytes> pages = ReadNumber(NodePath(node) + pool);

@@ -22,6 +22,9 @@ std::vector<NumaNode> NumaNodes();
 // respected.
 Bytes AvailableOnNode(std::int32_t node);
 
+// Whether pages that are not locked could be written to swap.
+bool HasSwap();
+
 // Free 2 MiB pages of the node's pool, in bytes.
 Bytes FreeHugePages(std::int32_t node);
 

@@ -3,6 +3,8 @@
 // HostMemory: makes chunks of pinned host memory. A chunk is a memfd: every page is there and
 // locked before anybody gets it, bound to one NUMA node, mode 0600, sealed against growing,
 // shrinking and further seals.
+// Where the daemon may not lock that much, a machine with swap refuses, and one without keeps the
+// pages in place all the same.
 //
 // A holder gets a descriptor of his own opening, read-only or not; so the kernel knows whether
 // anybody but the daemon still has the memory, open or mapped, in whatever process: a write lease

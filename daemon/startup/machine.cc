@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/startup/machine.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +14,8 @@
 
 namespace gpulease::startup {
 namespace {
+
+constexpr std::size_t kProbe = 16 * kMiB;  // more than the usual limit of 8 MiB
 
 Status FindGpus(const settings::Settings& settings, const std::string& directory,
                 Machine& machine) {
@@ -82,7 +86,27 @@ Status FindGpus(const settings::Settings& settings, const std::string& directory
   return {};
 }
 
+// Locking may be limited for who is not root, or has not the right in its container.
+void CheckLocking(Machine& machine) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_MEMLOCK, &limit);
+  void* const probe =
+      mmap(nullptr, kProbe, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (probe == MAP_FAILED) return;
+  const bool locks = mlock(probe, kProbe) == 0;
+  munmap(probe, kProbe);
+  if (locks || limit.rlim_cur == RLIM_INFINITY) return;
+  machine.warnings.push_back(
+      "the daemon may lock " + FormatBytes(limit.rlim_cur) +
+      " of memory: pinned host memory beyond is " +
+      (memory::HasSwap() ? "refused" : "left unlocked, as the machine has no swap") +
+      "; set LimitMEMLOCK=infinity");
+}
+
 void FindHostMemory(const settings::Settings& settings, Machine& machine) {
+  CheckLocking(machine);
   const Bytes page = static_cast<Bytes>(sysconf(_SC_PAGESIZE));
   for (const memory::NumaNode& node : memory::NumaNodes()) {
     broker::Pool pool;

@@ -213,6 +213,18 @@ std::size_t DaemonProcess::open_descriptors() const {
   return count;
 }
 
+std::size_t DaemonProcess::settled_descriptors() const {
+  std::size_t count = open_descriptors();
+  int seen = 0;
+  static_cast<void>(Eventually([&] {
+    const std::size_t now = open_descriptors();
+    seen = now == count ? seen + 1 : 0;
+    count = now;
+    return seen == 25;
+  }));
+  return count;
+}
+
 Bytes DaemonProcess::resident_bytes() const {
   std::ifstream stream("/proc/" + std::to_string(pid_) + "/statm");
   Bytes size = 0, resident = 0;

@@ -80,6 +80,8 @@ class DaemonProcess {
   bool running();
 
   std::size_t open_descriptors() const;
+  // As many as stay for a while: what is closed in the background is closed.
+  std::size_t settled_descriptors() const;
   Bytes resident_bytes() const;
   std::int64_t cpu_ticks() const;  // of 10 ms
 

@@ -292,7 +292,7 @@ TEST(LifecycleTest, AThousandRoundsLeaveDescriptorsAndMemoryWhereTheyWere) {
     client.HangUp();
     if (round == 20) {
       ASSERT_TRUE(Eventually([&] { return IsAllFree(observer.Node()); }));
-      before = daemon.open_descriptors();
+      before = daemon.settled_descriptors();
     }
   }
   EXPECT_TRUE(Eventually([&] { return IsAllFree(observer.Node()); }));

@@ -91,7 +91,7 @@ TEST(SoakTest, ClientsKilledAtRandomInstantsLeaveNothingBehind) {
         return observer.Node().session_count() == 1 && observer.Node().lease_count() == 1;
       })) << "seed "
           << seed << ", after " << killed << " kills: " << observer.Node().ShortDebugString();
-      if (descriptors == 0) descriptors = daemon.open_descriptors();
+      if (descriptors == 0) descriptors = daemon.settled_descriptors();
       ASSERT_TRUE(Eventually([&] { return daemon.open_descriptors() <= descriptors; }))
           << "seed " << seed << ", after " << killed << " kills";
     }

@@ -45,7 +45,7 @@ RawClient::RawClient(std::string runtime_dir) : runtime_dir_(std::move(runtime_d
   // A connection of its own, as two processes would have.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 50);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 10000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   channel_ = grpc::CreateCustomChannel("unix:" + runtime_dir_ + "/gpulease.sock",
                                        grpc::InsecureChannelCredentials(), arguments);

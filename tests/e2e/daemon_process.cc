@@ -53,12 +53,46 @@ std::vector<std::string> Environment(const std::vector<std::string>& extra) {
   return all;
 }
 
+// Whether every user may enter `path` and all folders above it.
+bool AllMayEnter(std::filesystem::path path) {
+  for (; path != path.root_path(); path = path.parent_path()) {
+    struct stat status {};
+    if (stat(path.c_str(), &status) != 0 || (status.st_mode & S_IXOTH) == 0) return false;
+  }
+  return true;
+}
+
+// A copy of the programs that run as other users, with the library that they load: the build may
+// stand where other users cannot go, below /root for one.
+std::filesystem::path CopyForOtherUsers(const std::filesystem::path& bin) {
+  static const TemporaryDirectory* const copy = [&] {
+    auto* const directory = new TemporaryDirectory;
+    const std::filesystem::path root = directory->path();
+    for (const char* folder : {"bin", "lib"}) std::filesystem::create_directory(root / folder);
+    for (const char* file :
+         {"bin/gpuleased", "bin/gpulease-test-client", "lib/libgpulease-simulated.so"}) {
+      if (std::filesystem::exists(bin.parent_path() / file)) {
+        std::filesystem::copy_file(bin.parent_path() / file, root / file);
+      }
+    }
+    std::atexit([] { delete copy; });
+    return directory;
+  }();
+  return std::filesystem::path(copy->path()) / "bin";
+}
+
 }  // namespace
 
 std::string BuiltProgram(const std::string& name) {
   const char* const build = std::getenv("GPULEASE_BUILD_DIR");
-  if (build != nullptr) return std::string(build) + "/bin/" + name;
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+  std::filesystem::path bin = build != nullptr
+                                  ? std::filesystem::path(build) / "bin"
+                                  : std::filesystem::read_symlink("/proc/self/exe").parent_path();
+  if (geteuid() == 0 && !AllMayEnter(bin)) {
+    const std::filesystem::path copied = CopyForOtherUsers(bin) / name;
+    if (std::filesystem::exists(copied)) return copied;
+  }
+  return bin / name;
 }
 
 TemporaryDirectory::TemporaryDirectory() {

@@ -103,7 +103,8 @@ enum class ErrorReason : int {
   kDriverMemoryShort = 18
 };
 
-// A lease that stands in the way. pid and uid are 0 where the caller may not see whose it is.
+// A lease that stands in the way. pid is 0 where the daemon's PID namespace does not have the
+// owner.
 struct BlockingLease {
   std::uint64_t lease_id = 0;
   std::int32_t pid = 0;

@@ -56,7 +56,8 @@ inline constexpr std::uint32_t kWelcomeSimulated =
 struct Welcome {
   Header header{.kind = Kind::kWelcome};
   std::uint64_t session_id = 0;
-  std::uint8_t instance[16] = {};  // of this run of the daemon, random
+  std::uint8_t instance[16] = {};  // of this life of the leases: a restart that
+                                   // lost none keeps it
   std::uint32_t flags = 0;         // kWelcome...
   std::uint32_t grace_ms = 0;      // how long the session waits for a lost connection to come back
   char daemon_version[32] = {};    // NUL-terminated

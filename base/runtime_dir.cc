@@ -22,6 +22,7 @@ Result<RuntimePaths> ResolveRuntimePaths(std::string_view directory) {
   RuntimePaths paths;
   paths.grpc_socket = chosen + "/" + std::string(kGrpcSocketName);
   paths.handle_socket = chosen + "/" + std::string(kHandleSocketName);
+  paths.keeper_socket = chosen + "/" + std::string(kKeeperSocketName);
   paths.directory = std::move(chosen);
   constexpr std::size_t kLongest = sizeof(sockaddr_un::sun_path) - 1;
   if (paths.grpc_socket.size() > kLongest || paths.handle_socket.size() > kLongest) {

@@ -14,11 +14,13 @@ namespace gpulease {
 inline constexpr std::string_view kDefaultRuntimeDir = "/run/gpulease";
 inline constexpr std::string_view kGrpcSocketName = "gpulease.sock";
 inline constexpr std::string_view kHandleSocketName = "handles.sock";
+inline constexpr std::string_view kKeeperSocketName = "keeper.sock";
 
 struct RuntimePaths {
   std::string directory;
   std::string grpc_socket;
   std::string handle_socket;
+  std::string keeper_socket;  // between the daemon and its keeper
 };
 
 // The paths below `directory` (empty: the rule above).

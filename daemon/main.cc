@@ -23,6 +23,7 @@
 #include "daemon/rpc/server.h"
 #include "daemon/settings/settings.h"
 #include "daemon/startup/descriptor_budget.h"
+#include "daemon/startup/keeper_watch.h"
 #include "daemon/startup/machine.h"
 #include "daemon/startup/membership.h"
 
@@ -111,7 +112,14 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
   if (!machine.ok()) return Fail(machine.error());
   Describe(*machine);
 
+  startup::KeeperWatch keeper(loop, paths.keeper_socket, GPULEASE_VERSION);
+  startup::KeeperWatch::Found found = keeper.Take();
+  std::array<std::uint8_t, 16> instance = found.instance;
+  if (instance == std::array<std::uint8_t, 16>{}) instance = Random<std::array<std::uint8_t, 16>>();
+
   broker::Options options;
+  options.keeper = keeper.link();
+  options.instance = instance;
   options.pools = machine->pools;
   options.unsupported_gpus = machine->unsupported;
   options.limits = LimitsOf(settings, *budget);
@@ -128,7 +136,6 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
   broker::Broker broker(std::move(options));
 
-  const std::array<std::uint8_t, 16> instance = Random<std::array<std::uint8_t, 16>>();
   rpc::NodeFacts facts;
   facts.version = GPULEASE_VERSION;
   facts.driver_version = machine->driver_version;
@@ -150,6 +157,7 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
       [&](UniqueFd connection) { server.Serve(std::move(connection)); },
       std::move(reception_options));
   broker.Attach(reception.get());
+  keeper.Start(broker, std::move(found));
 
   const peers::EventLoop::Source deadline = loop.MakeTimer([&] { broker.Tick(); });
   broker.OnDeadline(
@@ -169,6 +177,7 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
   spdlog::info("stopping");
   reception->StopAccepting();
   broker.Stop();
+  keeper.Stop();
   const bool calls_ended = server.Shutdown(kCallsEnd);
   unlink(paths.handle_socket.c_str());
   unlink(paths.grpc_socket.c_str());

@@ -21,6 +21,7 @@ ledger::Options LedgerOptions(const Options& options) {
   for (const Pool& pool : options.pools) result.pools.push_back(pool.spec);
   result.limits = options.limits;
   result.id_seed = options.id_seed;
+  result.notes_changes = options.keeper != nullptr;
   return result;
 }
 
@@ -74,9 +75,12 @@ Broker::Broker(Options options)
     watches_[i].lane = std::make_unique<memory::Lane>(
         device ? "gpu" + std::to_string(pool.gpu.ordinal) : pool.spec.name, 1,
         [this, i, device] { return device ? ObserveDevice(i) : ObserveHost(i); });
-    // The first view: what others use already.
-    if (device) watches_[i].lane->ObserveAt(BootClock::now());
   }
+}
+
+void Broker::Start() {
+  // The first view: what others use already.
+  for (PoolWatch& watch : watches_) watch.lane->ObserveAt(BootClock::now());
 }
 
 Broker::~Broker() { StopLanes(std::chrono::seconds(1)); }
@@ -96,6 +100,8 @@ bool Broker::StopLanes(Duration bound) {
 // effects
 
 void Broker::Carry(Effects effects, GroupId inline_group) {
+  // Before anybody is told: what he is told of outlives the daemon.
+  Keep(effects);
   for (Effect& effect : effects) {
     switch (effect.kind) {
       case Effect::Kind::kMake:
@@ -190,10 +196,23 @@ void Broker::Stop() {
 // ------------------------------------------------------------------------------------------------
 // sessions
 
+ledger::SessionSpec Broker::SpecOf(const peers::Peer& peer) const {
+  ledger::SessionSpec spec;
+  spec.user = peer.user;
+  spec.user.administrator = IsAdministrator(peer);
+  spec.pid = peer.pid;
+  spec.process = peer.process;
+  spec.tenant = options_.tenant_of(peer);
+  spec.program = peer.program;
+  return spec;
+}
+
 Result<peers::Registrar::Admitted> Broker::Admit(const peers::Peer& peer,
-                                                 const handle::Hello& hello) {
+                                                 const handle::Hello& hello,
+                                                 const Lifeline& lifeline) {
   Effects effects;
   Admitted admitted;
+  std::optional<ledger::Session> session;
   {
     MutexLock lock(mutex_);
     const Time now = BootClock::now();
@@ -205,20 +224,17 @@ Result<peers::Registrar::Admitted> Broker::Admit(const peers::Peer& peer,
     if (resumed && ledger_.ResumeSession(resumed, peer.process, now).ok()) {
       admitted = {resumed, true};
     } else {
-      ledger::SessionSpec spec;
-      spec.user = peer.user;
-      spec.user.administrator = IsAdministrator(peer);
-      spec.pid = peer.pid;
-      spec.process = peer.process;
-      spec.tenant = options_.tenant_of(peer);
-      spec.program = Printable(hello.program);
-      if (spec.program.empty()) spec.program = peer.program;
+      ledger::SessionSpec spec = SpecOf(peer);
+      if (std::string program = Printable(hello.program); !program.empty())
+        spec.program = std::move(program);
       spec.client_version = Printable(hello.client_version);
-      Result<SessionId> session = ledger_.OpenSession(std::move(spec), now, effects);
-      if (!session.ok()) return std::move(session).error();
-      admitted = {*session, false};
+      Result<SessionId> opened = ledger_.OpenSession(std::move(spec), now, effects);
+      if (!opened.ok()) return std::move(opened).error();
+      admitted = {*opened, false};
     }
+    session = *ledger_.FindSession(admitted.session);
   }
+  KeepSession(*session, lifeline);
   Carry(std::move(effects));
   // While somebody is here the driver's view is kept fresh.
   const Time now = BootClock::now();

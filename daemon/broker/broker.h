@@ -8,12 +8,14 @@
 // callback. A lane's gate may be held when the lock is taken, never the other way round.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "base/mutex.h"
@@ -24,6 +26,7 @@
 #include "daemon/memory/lane.h"
 #include "daemon/memory/lease_memory.h"
 #include "daemon/peers/reception.h"
+#include "daemon/state/keeper_link.h"
 #include "driver/nvml_driver.h"
 
 namespace gpulease::broker {
@@ -46,8 +49,21 @@ struct Options {
   // Who pays for a session of this peer.
   std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
   std::function<bool(const peers::Peer&)> is_administrator;
+  // Where leases outlive this process; null: nowhere.
+  std::shared_ptr<state::KeeperLink> keeper;
+  std::array<std::uint8_t, 16> instance{};  // names this life of the leases
   // One line for the log: something an administrator should know.
   std::function<void(const std::string&)> report;
+};
+
+// What became of what the keeper held.
+struct Restored {
+  std::size_t sessions = 0;
+  std::size_t leases = 0;
+  std::size_t ended = 0;  // sessions whose process has died meanwhile
+  std::size_t aside = 0;  // leases that are quarantined
+  // Entries that stay with the keeper as they are: why, one line each.
+  std::vector<std::string> broken;
 };
 
 class Broker : public peers::Registrar {
@@ -57,6 +73,15 @@ class Broker : public peers::Registrar {
 
   // The Reception that pushes go to; set once, before anybody can call.
   void Attach(peers::Reception* reception) { reception_ = reception; }
+  // Takes up what a former life of the daemon left, with `aside` all leases as quarantined and no
+  // session. Then, or without anything to restore, Start(): from here on the driver is looked at.
+  // Both on the loop's thread, after Attach.
+  Restored Restore(std::vector<state::Kept> kept, bool aside);
+  void Start();
+  // Tells the keeper which life of the leases this is.
+  void KeepNode();
+  // Tells a keeper that was connected just now everything. On the loop's thread.
+  void Refill();
   // Called, from any thread, when the ledger's next deadline may have changed.
   void OnDeadline(std::function<void(Time)> changed) { deadline_changed_ = std::move(changed); }
   void Tick();
@@ -104,7 +129,8 @@ class Broker : public peers::Registrar {
   const std::vector<Pool>& pools() const { return options_.pools; }
 
   // ---- peers::Registrar
-  Result<Admitted> Admit(const peers::Peer& peer, const handle::Hello& hello) override;
+  Result<Admitted> Admit(const peers::Peer& peer, const handle::Hello& hello,
+                         const Lifeline& lifeline) override;
   void Took(ledger::SessionId session, ledger::LeaseId lease, bool ok) override;
   void LostConnection(ledger::SessionId session) override;
   void Died(ledger::SessionId session) override;
@@ -152,6 +178,18 @@ class Broker : public peers::Registrar {
   LeaseView ViewOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
   LeaseView FullViewOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
 
+  // ---- the keeper (keeping.cc)
+  // Tells it what the effects' command changed.
+  void Keep(const ledger::Effects& effects) GPULEASE_EXCLUDES(mutex_);
+  void KeepLease(ledger::LeaseId lease) GPULEASE_REQUIRES(mutex_);
+  void KeepSession(const ledger::Session& session, const Lifeline& lifeline);
+  ledger::SessionSpec SpecOf(const peers::Peer& peer) const;
+  void RestoreSession(state::Kept& kept, Restored& restored,
+                      std::unordered_set<ledger::SessionId>& unclear);
+  void RestoreLease(state::Kept& kept, bool aside,
+                    const std::unordered_set<ledger::SessionId>& unclear, Restored& restored,
+                    ledger::Effects& effects);
+
   // ---- making and closing chunks (making.cc)
   void MakeOnLane(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
   // On this thread, if its lanes are free soon; else on theirs. Errors: what ended the group.
@@ -194,6 +232,7 @@ class Broker : public peers::Registrar {
     Error error;
   };
   std::deque<Failure> failures_ GPULEASE_GUARDED_BY(mutex_);
+  std::unordered_set<ledger::LeaseId> kept_ GPULEASE_GUARDED_BY(mutex_);  // the keeper has these
   std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;
   Time told_deadline_ GPULEASE_GUARDED_BY(mutex_) = kNever;
   bool stopping_ GPULEASE_GUARDED_BY(mutex_) = false;

@@ -109,6 +109,8 @@ struct LeaseRecord {
   Lease lease;
   Group* group = nullptr;
   UserAccount* user = nullptr;
+  std::uint32_t place = 0;        // among the leases that were asked for together
+  bool aside = false;             // see Ledger::SetAside
   bool exposed = false;           // a living process may map it without holding it any more
   std::uint64_t closed_turn = 0;  // its key in PoolAccount::closed
   Charge charge;                  // empty while queued

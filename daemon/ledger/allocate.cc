@@ -124,7 +124,7 @@ Allocated Ledger::Impl::Retry(Group& group) {
 
 Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
                               SessionRecord& session, Time now) {
-  const GroupId id{ids.Next()};
+  const GroupId id{FreshId()};
   Group& group = groups[id];
   group.id = id;
   group.session = &session;
@@ -140,10 +140,11 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
   group.leases.reserve(command.specs.size());
   for (std::size_t i = 0; i < command.specs.size(); ++i) {
     const AllocationSpec& spec = command.specs[i];
-    const LeaseId lease_id{ids.Next()};
+    const LeaseId lease_id{FreshId()};
     LeaseRecord& record = leases[lease_id];
     record.group = &group;
     record.user = session.user;
+    record.place = static_cast<std::uint32_t>(i);
     Lease& lease = record.lease;
     lease.id = lease_id;
     lease.group = id;

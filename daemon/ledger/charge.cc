@@ -5,11 +5,11 @@
 
 namespace gpulease::ledger {
 
-Charge::Charge(PoolAccount& pool, TenantAccount& tenant, SessionRecord& owner, LeaseId lease,
+Charge::Charge(PoolAccount& pool, TenantAccount& tenant, SessionRecord* owner, LeaseId lease,
                Bytes size, std::uint64_t chunks)
     : pool_(&pool),
       tenant_(&tenant),
-      owner_(&owner),
+      owner_(owner),
       lease_(lease),
       size_(size),
       bytes_(size),
@@ -20,7 +20,7 @@ Charge::Charge(PoolAccount& pool, TenantAccount& tenant, SessionRecord& owner, L
   pool_->by_size.emplace(size_, lease_);
   tenant_->bytes[Index(pool_->spec.kind)] += bytes_;
   tenant_->leases += 1;
-  OwnerBytes() += bytes_;
+  if (owner_ != nullptr) OwnerBytes() += bytes_;
 }
 
 Charge& Charge::operator=(Charge&& other) noexcept {

@@ -21,7 +21,8 @@ class Charge {
  public:
   Charge() = default;
   // Charges `lease`, a lease of `size` bytes in `chunks` chunks that are about to be made.
-  Charge(PoolAccount& pool, TenantAccount& tenant, SessionRecord& owner, LeaseId lease, Bytes size,
+  // `owner` is null for one that has none any more.
+  Charge(PoolAccount& pool, TenantAccount& tenant, SessionRecord* owner, LeaseId lease, Bytes size,
          std::uint64_t chunks);
   Charge(Charge&& other) noexcept { *this = std::move(other); }
   Charge& operator=(Charge&& other) noexcept;

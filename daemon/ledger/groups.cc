@@ -38,7 +38,7 @@ void Ledger::Impl::Grant(Group& group, const Placement& placement, Time now, Eff
     record.lease.pool = pool.index;
     record.lease.size = *pool.Rounded(record.lease.requested);
     record.lease.chunks = pool.ChunkSizes(record.lease.size);
-    record.charge = Charge(pool, *group.tenant, *group.session, record.lease.id, record.lease.size,
+    record.charge = Charge(pool, *group.tenant, group.session, record.lease.id, record.lease.size,
                            record.lease.chunks.size());
     SetState(record, State::kMaking, now);
   }

@@ -22,6 +22,7 @@ Holding* Ledger::Impl::FindHolding(LeaseRecord& record, SessionId session) {
 
 void Ledger::Impl::AddHolding(LeaseRecord& record, SessionRecord& session, Access access) {
   record.lease.holders.push_back({session.session.id, access, false});
+  Note(record.lease.id);
   session.session.open += 1;
   if (record.lease.owner == session.session.id) return;
   session.opened.insert(record.lease.id);
@@ -31,6 +32,7 @@ void Ledger::Impl::AddHolding(LeaseRecord& record, SessionRecord& session, Acces
 bool Ledger::Impl::RemoveHolding(LeaseRecord& record, SessionId id) {
   Holding* holding = FindHolding(record, id);
   if (holding == nullptr) return false;
+  Note(record.lease.id);
   record.lease.holders.erase(record.lease.holders.begin() +
                              (holding - record.lease.holders.data()));
   SessionRecord& session = *FindSession(id);
@@ -53,6 +55,7 @@ void Ledger::Impl::Take(SessionId session, LeaseId lease, Time now) {
   if (record == nullptr) return;
   Holding* holding = FindHolding(*record, session);
   if (holding == nullptr) return;
+  if (!holding->taken) Note(lease);
   holding->taken = true;
   if (record->lease.state == State::kOffered && record->lease.owner == session)
     SetState(*record, State::kLeased, now);
@@ -120,6 +123,7 @@ Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& rec
   if (enough) return Opened{lease.id, true};
   if (holding != nullptr) {
     holding->access = access;
+    Note(lease.id);
     return Opened{lease.id, false};
   }
   if (lease.owner != id && session.user->openings >= options.limits.leases_per_user) {

@@ -2,7 +2,7 @@
 //
 // Ledger::Impl: the ledger's books and the steps that commands are made of. Its members are defined
 // where their verbs are: sessions.cc, allocate.cc, serve.cc, groups.cc, holdings.cc, release.cc,
-// observe.cc, reading.cc, invariants.cc.
+// restore.cc, observe.cc, reading.cc, invariants.cc.
 //
 // After each command: nothing that waits could be served now, and `reserved` and the tenants'
 // `held` say what those that wait keep others from.
@@ -53,9 +53,16 @@ struct Ledger::Impl {
                      Effects& effects);
   void Tick(Time now, Effects& effects);
   void Stop(Time now, Effects& effects);
+  std::vector<LeaseId> TakeChanges();
+  std::optional<RestoredLease> Keepable(LeaseId lease) const;
+  Status RestoreSession(SessionId id, SessionSpec spec, Time now);
+  Status RestoreLease(RestoredLease restored, Time now, Effects& effects);
 
   // ---- sessions.cc
+  SessionRecord& AddSession(SessionId id, SessionSpec spec, Time now);
   SessionRecord* FindSession(SessionId id);
+  // An id that nothing has, restored things included.
+  std::uint64_t FreshId();
   // Erases what no session and no lease needs any more.
   void Collect(UserAccount* user, std::uint32_t uid, TenantAccount* tenant);
 
@@ -117,7 +124,16 @@ struct Ledger::Impl {
   void Settle(LeaseRecord& record, Time now, Effects& effects);
   void StartDestroy(LeaseRecord& record, Time now, Effects& effects);
   void Revoke(LeaseRecord& record, bool force, Time now, Effects& effects);
+  // Its chunks are closed: it is releasing until the driver or the kernel shows the bytes.
+  void AwaitBytes(LeaseRecord& record, Time now, Effects& effects);
   void EraseLease(LeaseRecord& record);
+  void Note(LeaseId lease) {
+    if (options.notes_changes) changes.push_back(lease);
+  }
+
+  // ---- restore.cc
+  Status CheckRestored(const RestoredLease& restored) const;
+  Group& RestoreGroup(const RestoredLease& restored, SessionRecord* owner);
 
   // ---- observe.cc
   // `bytes` of a closed lease are free; erases it with the last of them.
@@ -149,6 +165,7 @@ struct Ledger::Impl {
   std::set<std::pair<Time, SessionId>> graces;
   std::set<std::pair<Time, LeaseId>> bounds;
   std::uint64_t closed_turns = 0;
+  std::vector<LeaseId> changes;
   std::uint64_t unchecked = 0;  // commands since Verify() looked at everything
   bool stopping = false;
 };

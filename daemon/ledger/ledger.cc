@@ -135,6 +135,32 @@ void Ledger::Tick(Time now, Effects& effects) {
   impl_->Verify();
 }
 
+std::vector<LeaseId> Ledger::TakeChanges() { return impl_->TakeChanges(); }
+
+std::optional<RestoredLease> Ledger::Keepable(LeaseId lease) const {
+  return impl_->Keepable(lease);
+}
+
+Status Ledger::RestoreSession(SessionId session, SessionSpec spec, Time now) {
+  auto status = impl_->RestoreSession(session, std::move(spec), now);
+  impl_->Verify();
+  return status;
+}
+
+Status Ledger::RestoreLease(RestoredLease lease, Time now, Effects& effects) {
+  lease.aside = false;
+  auto status = impl_->RestoreLease(std::move(lease), now, effects);
+  impl_->Verify();
+  return status;
+}
+
+Status Ledger::SetAside(RestoredLease lease, Time now, Effects& effects) {
+  lease.aside = true;
+  auto status = impl_->RestoreLease(std::move(lease), now, effects);
+  impl_->Verify();
+  return status;
+}
+
 void Ledger::Stop(Time now, Effects& effects) {
   impl_->Stop(now, effects);
   impl_->Verify();

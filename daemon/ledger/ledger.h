@@ -98,7 +98,8 @@ struct Limits {
 struct Options {
   std::vector<PoolSpec> pools;
   Limits limits;
-  std::uint64_t id_seed = 1;  // ids are a function of it and of how many were drawn before
+  std::uint64_t id_seed = 1;   // ids are a function of it and of how many were drawn before
+  bool notes_changes = false;  // for TakeChanges()
 };
 
 // ----------------------------------------------------------------------------------------------------------
@@ -191,6 +192,16 @@ struct Lease {
   bool quarantined = false;
   Time created{};
   Time changed{};  // of the last change of state
+};
+
+// A lease with all that is needed to have it again in another Ledger.
+struct RestoredLease {
+  Lease lease;
+  std::uint32_t place = 0;  // among the leases of its group
+  bool exposed = false;     // a living process may map it without holding it any more
+  std::string request_id;
+  // Its chunks are not open here, and are kept elsewhere until somebody decides: see SetAside().
+  bool aside = false;
 };
 
 struct Session {
@@ -405,6 +416,26 @@ class Ledger {
   Time NextDeadline() const;
   // Fails every wait: the daemon is about to stop.
   void Stop(Time now, Effects& effects);
+
+  // ---- what outlives the ledger
+
+  // Leases that changed since the last call, each once; those that are gone, too. Empty unless
+  // Options::notes_changes.
+  std::vector<LeaseId> TakeChanges();
+  // What another ledger needs to have the lease again: one that is made, and one of host memory
+  // until it is gone (the descriptor tells when nobody has it any more). Nothing for others.
+  std::optional<RestoredLease> Keepable(LeaseId lease) const;
+  // The session of a former ledger, connected; limits hold for new ones alone.
+  // Errors: kInvalidArgument when the id is none or is known.
+  Status RestoreSession(SessionId session, SessionSpec spec, Time now);
+  // The lease of a former ledger. Restore its sessions before: those that are missing here have
+  // ended, and with the last right the lease does.
+  // Errors: kInvalidArgument, what does not add up: nothing has changed.
+  Status RestoreLease(RestoredLease lease, Time now, Effects& effects);
+  // Charges a lease of a former ledger as quarantined, without owner and holders; its chunks are
+  // kept elsewhere. It goes when the driver shows its bytes as free; an administrator's forced
+  // release makes it Keepable() no more, upon which they are to be closed.
+  Status SetAside(RestoredLease lease, Time now, Effects& effects);
 
   // ---- reading. Pointers and references are valid until the next command.
 

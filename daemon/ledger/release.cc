@@ -10,6 +10,7 @@ namespace gpulease::ledger {
 void Ledger::Impl::SetState(LeaseRecord& record, State state, Time now) {
   record.lease.state = state;
   record.lease.changed = now;
+  Note(record.lease.id);
   if (record.charge) record.charge.MoveTo(ColumnOf(state, record.lease.quarantined));
 }
 
@@ -23,6 +24,7 @@ void Ledger::Impl::FreeName(LeaseRecord& record) {
 void Ledger::Impl::DropOwner(LeaseRecord& record) {
   FreeName(record);
   if (!record.lease.owner) return;
+  Note(record.lease.id);
   SessionRecord& session = *FindSession(record.lease.owner);
   Group& group = *record.group;
   record.charge.LeaveOwner();
@@ -105,7 +107,13 @@ Result<Released> Ledger::Impl::Release(SessionId session, const UserSpec& caller
     Serve(now, effects);
     return Released{State::kDestroying, 0};
   }
-  if (before >= State::kDestroying) return Released{before, 0};
+  if (before >= State::kDestroying) {
+    if (force && record->aside) {
+      record->aside = false;
+      Note(lease);
+    }
+    return Released{before, 0};
+  }
   if (owner && !force) {
     RemoveHolding(*record, session);
     LetGo(*record, EventType::kReleased, now, effects);
@@ -119,25 +127,30 @@ void Ledger::Impl::Destroyed(LeaseId lease, Time now, Effects& effects) {
   LeaseRecord* record = FindLease(lease);
   if (record == nullptr || record->lease.state != State::kDestroying) return;
   record->charge.CloseChunks();
-  PoolAccount& pool = *record->charge.pool();
-  if (!pool.spec.confirms_releases) {
+  if (!record->charge.pool()->spec.confirms_releases) {
     EraseLease(*record);
   } else {
-    record->lease.unconfirmed_size = record->lease.size;
-    record->closed_turn = ++closed_turns;
-    SetState(*record, State::kReleasing, now);
-    pool.closed.emplace(record->closed_turn, lease);
-    bounds.emplace(After(now, options.limits.release_bound), lease);
-    Effect& observe = effects.emplace_back(Effect{.kind = Effect::Kind::kObserve});
-    observe.pool = pool.index;
-    observe.lease = lease;
+    AwaitBytes(*record, now, effects);
   }
   Serve(now, effects);
+}
+
+void Ledger::Impl::AwaitBytes(LeaseRecord& record, Time now, Effects& effects) {
+  PoolAccount& pool = *record.charge.pool();
+  record.lease.unconfirmed_size = record.lease.size;
+  record.closed_turn = ++closed_turns;
+  SetState(record, State::kReleasing, now);
+  pool.closed.emplace(record.closed_turn, record.lease.id);
+  bounds.emplace(After(now, options.limits.release_bound), record.lease.id);
+  Effect& observe = effects.emplace_back(Effect{.kind = Effect::Kind::kObserve});
+  observe.pool = pool.index;
+  observe.lease = record.lease.id;
 }
 
 void Ledger::Impl::EraseLease(LeaseRecord& record) {
   DropOwner(record);
   const LeaseId id = record.lease.id;
+  Note(id);
   if (record.closed_turn != 0) record.charge.pool()->closed.erase(record.closed_turn);
   if (record.lease.state == State::kReleasing)
     bounds.erase({After(record.lease.changed, options.limits.release_bound), id});

@@ -17,20 +17,35 @@ Result<SessionId> Ledger::Impl::OpenSession(SessionSpec spec, Time now, Effects&
     return UserLimit("sessions", uid, user == users.end() ? 0 : user->second.sessions,
                      options.limits.sessions_per_user);
   }
-  UserAccount& user = users[uid];
+  const SessionId id{FreshId()};
+  AddSession(id, std::move(spec), now);
+  Serve(now, effects);  // the tenant's limit may have grown
+  return id;
+}
+
+SessionRecord& Ledger::Impl::AddSession(SessionId id, SessionSpec spec, Time now) {
+  UserAccount& user = users[spec.user.uid];
   TenantAccount& tenant = tenants[spec.tenant.name];
   tenant.spec = spec.tenant;
   user.sessions += 1;
   tenant.sessions += 1;
-  const SessionId id{ids.Next()};
   SessionRecord& record = sessions[id];
   record.user = &user;
   record.tenant = &tenant;
   record.session.id = id;
   record.session.spec = std::move(spec);
   record.session.created = now;
-  Serve(now, effects);  // the tenant's limit may have grown
-  return id;
+  return record;
+}
+
+std::uint64_t Ledger::Impl::FreshId() {
+  for (;;) {
+    const std::uint64_t id = ids.Next();
+    if (!sessions.contains(SessionId{id}) && !leases.contains(LeaseId{id}) &&
+        !groups.contains(GroupId{id})) {
+      return id;
+    }
+  }
 }
 
 Status Ledger::Impl::ResumeSession(SessionId id, std::uint64_t process) {

@@ -102,6 +102,25 @@ HostChunk::~HostChunk() {
   if (address_ != nullptr) munmap(address_, size_);
 }
 
+Result<HostChunk> HostChunk::Adopt(UniqueFd fd, Bytes size) {
+  struct stat status {};
+  if (fstat(fd.get(), &status) != 0) return ErrnoError("fstat of a memfd", errno);
+  if (!S_ISREG(status.st_mode) || static_cast<Bytes>(status.st_size) != size) {
+    return MakeError(Code::kDataLoss, Reason::kUnspecified,
+                     "a chunk of host memory is not of " + FormatBytes(size));
+  }
+  void* const address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) return ErrnoError("mmap of a memfd", errno);
+  madvise(address, size, MADV_DONTFORK);
+  return HostChunk(std::move(fd), address, size);
+}
+
+Status HostChunk::Lock() const {
+  if (mlock(address_, size_) == 0) return {};
+  const int error = errno;
+  return HasSwap() ? Status(LockError(size_, error)) : Status();
+}
+
 Result<UniqueFd> HostChunk::OpenFor(ledger::Access access) const {
   const int flags = access == ledger::Access::kReadOnly ? O_RDONLY : O_RDWR;
   UniqueFd opened(open(PathOf(fd_.get()).c_str(), flags | O_CLOEXEC));

@@ -34,7 +34,14 @@ class HostChunk {
   HostChunk& operator=(HostChunk&&) = delete;
   ~HostChunk();
 
+  // A chunk that another life of the daemon made, as `fd`. Not locked yet.
+  // Errors: kDataLoss when it is not of that size; ErrnoError.
+  static Result<HostChunk> Adopt(UniqueFd fd, Bytes size);
+  // Locks its pages in memory again. Takes about a second for 16 GiB.
+  Status Lock() const;
+
   Bytes size() const { return size_; }
+  int descriptor() const { return fd_.get(); }
   // Errors: ErrnoError; at the descriptor limit kResourceExhausted/kDescriptorLimit.
   Result<UniqueFd> OpenFor(ledger::Access access) const;
   // Whether anybody but the daemon has it open or mapped.

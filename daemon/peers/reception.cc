@@ -2,6 +2,7 @@
 #include "daemon/peers/reception.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -164,14 +165,53 @@ void Reception::AcceptHandle() {
     connection->process = Join(connection->identity);
     connection->process->handles.insert(fd);
   }
+  connection->hello_by = After(BootClock::now(), kHelloBound);
+  silent_.emplace_back(connection->hello_by, fd);
+  Register(std::move(connection));
+  ArmTimer();
+}
+
+Reception::HandleConnection& Reception::Register(std::unique_ptr<HandleConnection> connection) {
+  const int fd = connection->socket->descriptor();
   connection->source = loop_.WatchDescriptor(
       fd, EPOLLIN | EPOLLRDHUP, [this, fd](std::uint32_t events) { OnHandleEvent(fd, events); });
   ++connections_of_user_[connection->identity.peer.user.uid];
   ++connection_count_;
-  connection->hello_by = After(BootClock::now(), kHelloBound);
-  silent_.emplace_back(connection->hello_by, fd);
-  handles_[fd] = std::move(connection);
-  ArmTimer();
+  return *(handles_[fd] = std::move(connection));
+}
+
+void Reception::Connect(HandleConnection& connection, ledger::SessionId session) {
+  connection.session = session;
+  connection.process->sessions.insert(session);
+  sessions_[session] = connection.process;
+  MutexLock lock(mutex_);
+  sockets_[session] = connection.socket;
+}
+
+Result<Peer> Reception::Adopt(ledger::SessionId session, UniqueFd socket, UniqueFd pidfd) {
+  pollfd dead{pidfd.get(), POLLIN, 0};
+  if (poll(&dead, 1, 0) != 0)
+    return MakeError(Code::kUnavailable, Reason::kSessionEnded, "the process is dead");
+  Result<Identity> identity = IdentifyPeer(socket.get());
+  if (!identity.ok()) return std::move(identity).error();
+  if (!identity->pidfd) GPULEASE_RETURN_IF_ERROR(AdoptPidfd(*identity, std::move(pidfd)));
+  auto connection = std::make_unique<HandleConnection>();
+  const int fd = socket.get();
+  connection->socket =
+      std::make_shared<HandleSocket>(std::move(socket), AllowanceOf(identity->peer.user.uid));
+  connection->identity = std::move(*identity);
+  connection->process = Join(connection->identity);
+  connection->process->handles.insert(fd);
+  HandleConnection& registered = Register(std::move(connection));
+  Connect(registered, session);
+  return registered.identity.peer;
+}
+
+void Reception::ForEachSession(
+    const std::function<void(ledger::SessionId, const Registrar::Lifeline&)>& each) const {
+  for (const auto& [fd, connection] : handles_) {
+    if (connection->session) each(connection->session, {fd, connection->process->pidfd.get()});
+  }
 }
 
 void Reception::AcceptGrpc() {
@@ -294,18 +334,13 @@ bool Reception::OnHello(HandleConnection& connection, const handle::Hello& hello
     connection.process = Join(connection.identity);
     connection.process->handles.insert(fd);
   }
-  Result<Registrar::Admitted> admitted = registrar_.Admit(connection.identity.peer, hello);
+  Result<Registrar::Admitted> admitted =
+      registrar_.Admit(connection.identity.peer, hello, {fd, connection.process->pidfd.get()});
   if (!admitted.ok()) {
     Refuse(*connection.socket, admitted.error());
     return false;
   }
-  connection.session = admitted->session;
-  connection.process->sessions.insert(connection.session);
-  sessions_[connection.session] = connection.process;
-  {
-    MutexLock lock(mutex_);
-    sockets_[connection.session] = connection.socket;
-  }
+  Connect(connection, admitted->session);
   handle::Welcome welcome;
   welcome.session_id = connection.session.value;
   std::memcpy(welcome.instance, options_.instance.data(), sizeof welcome.instance);

@@ -39,9 +39,15 @@ class Registrar {
     ledger::SessionId session;
     bool resumed = false;
   };
+  // What a session lives on, borrowed: its connection, and its process's pidfd.
+  struct Lifeline {
+    int socket = -1;
+    int pidfd = -1;
+  };
   virtual ~Registrar() = default;
   // Opens or resumes a session; an Error is sent to the client as Refused.
-  virtual Result<Admitted> Admit(const Peer& peer, const handle::Hello& hello) = 0;
+  virtual Result<Admitted> Admit(const Peer& peer, const handle::Hello& hello,
+                                 const Lifeline& lifeline) = 0;
   // The client took all descriptors of a lease, or could not.
   virtual void Took(ledger::SessionId session, ledger::LeaseId lease, bool ok) = 0;
   // The connection is lost; the process lives, as far as is known.
@@ -71,6 +77,14 @@ class Reception {
             std::function<void(UniqueFd)> serve, Options options);
   ~Reception();
 
+  // Goes on with a session of a former life of the daemon, on the connection that it has: the
+  // client notices nothing. On the loop's thread, before it runs.
+  // Errors: kUnavailable when the process is dead; those of IdentifyPeer and AdoptPidfd.
+  Result<Peer> Adopt(ledger::SessionId session, UniqueFd socket, UniqueFd pidfd);
+  // Calls `each` for every connected session. On the loop's thread.
+  void ForEachSession(
+      const std::function<void(ledger::SessionId, const Registrar::Lifeline&)>& each) const;
+
   // Sends a parcel to the session. From any thread.
   // Errors: kUnavailable/kHandOver when the session has no connection now.
   Status Push(ledger::SessionId session, Parcel parcel);
@@ -92,6 +106,9 @@ class Reception {
   UniqueFd Accept(int listener);
   bool HasRoom(const Peer& peer) const;
   std::shared_ptr<Process> Join(Identity& identity);
+  // Watches and counts a connection of the handle socket from here on.
+  HandleConnection& Register(std::unique_ptr<HandleConnection> connection);
+  void Connect(HandleConnection& connection, ledger::SessionId session);
   void OnHandleEvent(int fd, std::uint32_t events);
   bool OnMessage(HandleConnection& connection, std::span<const std::byte> bytes,
                  std::vector<UniqueFd> descriptors);

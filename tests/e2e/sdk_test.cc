@@ -10,7 +10,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <memory>
+#include <optional>
+#include <string>
 #include <thread>
 
 #include "base/check.h"
@@ -19,6 +22,7 @@
 #include "tests/e2e/client_process.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/eventually.h"
+#include "tests/e2e/keeper_process.h"
 
 namespace gpulease::e2e {
 namespace {
@@ -249,6 +253,65 @@ TEST(SdkRestartTest, AClientGoesOnWithTheNextDaemonAndItsOldLeasesAreOver) {
     EXPECT_EQ(exception.reason(), ErrorReason::kSessionEnded) << exception.what();
   }
   EXPECT_NO_THROW(client.Allocate({.size_bytes = 2 * kMiB}));
+}
+
+// Seen from a program: its memory is there all the time, each call is answered, who waits goes on
+// waiting.
+TEST(SdkRestartTest, WithAKeeperAClientDoesNotNotice) {
+  TemporaryDirectory folder;
+  KeeperProcess keeper(folder.path() + "/run");
+  DaemonProcess daemon({.simulate = "1x1GiB",
+                        .config = "host_memory_percent: 1",
+                        .runtime_dir = folder.path() + "/run"});
+  Client client({.runtime_dir = daemon.runtime_dir(), .use_cuda = false});
+  const std::string instance = client.instance();
+  Lease kept =
+      client.Allocate({.size_bytes = 64 * kMiB, .kind = MemoryKind::kHost, .name = "kept"});
+  Mapping mapped = kept.Map();
+  std::memset(mapped.host_pointer(), 0x5a, mapped.size_bytes());
+  // All but what is kept, so that another has to wait.
+  const Bytes total = client.Node().host.front().free_bytes;
+  std::optional<Lease> most(client.Allocate({.size_bytes = total, .kind = MemoryKind::kHost}));
+  std::atomic<bool> granted = false;
+  std::thread waiter([&] {
+    Client other({.runtime_dir = daemon.runtime_dir(), .use_cuda = false});
+    Lease late = other.Allocate(
+        {.size_bytes = 64 * kMiB, .kind = MemoryKind::kHost, .wait = std::chrono::minutes(1)});
+    granted = true;
+  });
+  EXPECT_TRUE(Eventually(
+      [&] { return RawClient(daemon.runtime_dir()).Node().host(0).memory().queue_length() > 0; }));
+  std::atomic<bool> ending = false;
+  std::atomic<int> calls = 0;
+  std::thread caller([&] {
+    Client other({.runtime_dir = daemon.runtime_dir(), .use_cuda = false});
+    while (!ending) {
+      Lease opened = other.Open("kept", Access::kReadOnly);
+      EXPECT_EQ(opened.Map().size_bytes(), 64 * kMiB);
+      ++calls;
+    }
+  });
+  for (int life = 0; life < 2; ++life) {
+    EXPECT_TRUE(Eventually([&, before = calls.load()] { return calls > before + 10; }));
+    if (life == 0) {
+      daemon.Kill();
+    } else {
+      EXPECT_EQ(daemon.Stop(), 0);
+    }
+    daemon.Start();
+  }
+  EXPECT_TRUE(Eventually([&, before = calls.load()] { return calls > before + 10; }));
+  ending = true;
+  caller.join();
+  EXPECT_FALSE(granted);
+  most.reset();
+  waiter.join();
+  EXPECT_TRUE(granted);
+  const auto* const bytes = static_cast<const unsigned char*>(mapped.host_pointer());
+  EXPECT_EQ(std::count(bytes, bytes + mapped.size_bytes(), 0x5a),
+            static_cast<std::ptrdiff_t>(mapped.size_bytes()));
+  EXPECT_EQ(client.instance(), instance);
+  EXPECT_EQ(client.Leases().size(), 1u);
 }
 
 TEST(SdkRestartTest, WithoutADaemonAClientSaysSo) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/sdk/src/pending_record.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "client/sdk/src/conversion.h"
@@ -10,6 +11,13 @@ inline namespace abi_v1 {
 
 using std::chrono::steady_clock;
 
+namespace {
+
+// A wait that is longer than a call is none: the daemon ends it by the request's own `wait`.
+constexpr std::chrono::hours kLongest{48};
+
+}  // namespace
+
 Result<std::shared_ptr<PendingRecord>> PendingRecord::Request(
     std::shared_ptr<Session> session, std::span<const AllocateOptions> options,
     std::chrono::milliseconds wait) {
@@ -17,34 +25,38 @@ Result<std::shared_ptr<PendingRecord>> PendingRecord::Request(
   if (options.empty()) {
     return MakeError(Code::kInvalidArgument, Reason::kBadField, "asked to allocate nothing");
   }
-  wire::AllocateRequest request;
+  std::shared_ptr<PendingRecord> pending(new PendingRecord);
+  wire::AllocateRequest& request = pending->request_;
   for (const AllocateOptions& one : options) request.specs.push_back(SpecOf(one));
   request.wait_ms = wait.count() > 0 ? static_cast<std::uint64_t>(wait.count()) : 0;
   request.request_id =
       options.front().request_id.empty() ? session->NextRequestId() : options.front().request_id;
-  std::shared_ptr<PendingRecord> pending(new PendingRecord);
+  pending->wait_ends_ = steady_clock::now() + std::min<std::chrono::milliseconds>(wait, kLongest);
   pending->hand_over_ = std::make_unique<HandOver>(session, true);
-  auto reply = pending->hand_over_->Call<wire::AllocateMethod>(
-      std::move(request), {.deadline = session->CallDeadline()});
-  if (!reply.ok()) {
-    pending->over_ = true;
-    return std::move(reply).error();
+  std::lock_guard lock(pending->mutex_);
+  GPULEASE_RETURN_IF_ERROR(pending->Ask());
+  for (const wire::Lease& lease : pending->leases_) {
+    for (const wire::Blocker& blocker : lease.blockers)
+      pending->blockers_.push_back(BlockingOf(blocker));
   }
-  if (reply->leases.size() != options.size()) {
-    pending->over_ = true;
+  return pending;
+}
+
+Status PendingRecord::Ask() {
+  auto reply = hand_over_->Call<wire::AllocateMethod>(
+      request_, {.deadline = hand_over_->session()->CallDeadline()});
+  over_ = true;
+  if (!reply.ok()) return std::move(reply).error();
+  if (reply->leases.size() != request_.specs.size()) {
     return MakeError(Code::kInternal, Reason::kUnspecified,
                      "the daemon granted other leases than were asked for");
   }
-  pending->hand_over_->Promise(reply->leases);
-  pending->epoch_ = pending->hand_over_->epoch();
-  pending->position_ = reply->queue_position;
-  for (const wire::Lease& lease : reply->leases) {
-    for (const wire::Blocker& blocker : lease.blockers) {
-      pending->blockers_.push_back(BlockingOf(blocker));
-    }
-  }
-  pending->leases_ = std::move(reply->leases);
-  return pending;
+  over_ = false;
+  hand_over_->Promise(reply->leases);
+  epoch_ = hand_over_->epoch();
+  position_ = reply->queue_position;
+  leases_ = std::move(reply->leases);
+  return {};
 }
 
 PendingRecord::~PendingRecord() {
@@ -62,6 +74,16 @@ bool PendingRecord::queued() const {
   return QueuedLocked();
 }
 
+std::uint64_t PendingRecord::first_id() const {
+  std::lock_guard lock(mutex_);
+  return leases_.front().lease_id;
+}
+
+std::uint32_t PendingRecord::position() const {
+  std::lock_guard lock(mutex_);
+  return position_;
+}
+
 Result<std::vector<std::shared_ptr<LeaseRecord>>> PendingRecord::Wait(
     std::chrono::milliseconds timeout) {
   const std::shared_ptr<Session>& session = hand_over_->session();
@@ -72,20 +94,24 @@ Result<std::vector<std::shared_ptr<LeaseRecord>>> PendingRecord::Wait(
     return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
                      "the request was cancelled, failed or picked up before");
   }
-  if (QueuedLocked()) {
+  const auto until = steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, kLongest);
+  while (QueuedLocked()) {
     wire::AwaitRequest request;
     request.lease_id = leases_.front().lease_id;
-    // A wait that is longer than a call is none: the daemon ends it by the request's own `wait`.
-    const auto longest = std::chrono::hours(48);
     auto reply = hand_over_->Call<wire::AwaitMethod>(
-        request, {.deadline = steady_clock::now() +
-                              (timeout < longest ? timeout : std::chrono::milliseconds(longest)),
-                  .epoch = epoch_,
-                  .subject = "the request in the queue"});
+        request, {.deadline = until, .epoch = epoch_, .subject = "the request in the queue"});
     if (!reply.ok()) {
       Error& error = reply.error();
       if (error.code == Code::kDeadlineExceeded && error.reason != Reason::kWaitOver) {
         return records;
+      }
+      // A daemon that was restarted knows those who have memory, not those who wait for it.
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(wait_ends_ - steady_clock::now());
+      if (error.reason == Reason::kNotOpenable && left.count() > 0) {
+        request_.wait_ms = static_cast<std::uint64_t>(left.count());
+        GPULEASE_RETURN_IF_ERROR(Ask());
+        continue;
       }
       over_ = true;
       return std::move(error);

@@ -28,22 +28,29 @@ class PendingRecord {
   Status Cancel();
 
   bool queued() const;
-  std::uint64_t first_id() const { return leases_.front().lease_id; }
-  std::uint32_t position() const { return position_; }
+  std::uint64_t first_id() const;
+  std::uint32_t position() const;
+  // When it was asked for.
   const std::vector<BlockingLease>& blockers() const { return blockers_; }
   const std::shared_ptr<Session>& session() const { return hand_over_->session(); }
 
  private:
   PendingRecord() = default;
+  // Sends the request, for the first time or (the daemon's next life does not know who waited)
+  // again.
+  Status Ask();
   bool QueuedLocked() const;
 
   std::unique_ptr<HandOver> hand_over_;
+  wire::AllocateRequest request_;
+  std::chrono::steady_clock::time_point wait_ends_;
   std::uint64_t epoch_ = 0;
-  std::uint32_t position_ = 0;
   std::vector<BlockingLease> blockers_;
   mutable std::mutex mutex_;
-  std::vector<wire::Lease> leases_;  // state under mutex_
-  bool over_ = false;                // under mutex_
+  // Under mutex_:
+  std::uint32_t position_ = 0;
+  std::vector<wire::Lease> leases_;
+  bool over_ = false;
 };
 
 }  // namespace abi_v1

@@ -221,7 +221,7 @@ struct HostPoolStatus {
 
 struct NodeStatus {
   std::string version;   // of the daemon
-  std::string instance;  // 32 hex digits, new for each run of the daemon
+  std::string instance;  // 32 hex digits; new when a restart of the daemon has ended all leases
   bool simulated = false;
   std::vector<GpuStatus> gpus;
   std::vector<HostPoolStatus> host;

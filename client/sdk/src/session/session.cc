@@ -25,6 +25,8 @@ constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
 // A call is made at most this often when its connection is lost under it.
 constexpr int kMaxAttempts = 4;
+// Between attempts while the daemon ends its last calls.
+constexpr std::chrono::milliseconds kStoppingPause{10};
 // How long a destructor waits for a daemon that is there.
 constexpr std::chrono::seconds kQuietPatience{2};
 
@@ -103,12 +105,14 @@ Link Session::link() {
 }
 
 Result<Link> Session::Acquire(Deadline deadline) {
-  {
-    std::lock_guard lock(state_->mutex);
-    const Link& link = state_->link;
-    if (link.handles && !link.handles->closed() && link.calls && link.calls->usable()) return link;
-  }
-  return Reconnect(deadline);
+  std::unique_lock lock(state_->mutex);
+  const Link link = state_->link;
+  const bool postponed = !state_->postponed.empty();
+  lock.unlock();
+  if (!link.handles || link.handles->closed() || !link.calls || !link.calls->usable())
+    return Reconnect(deadline);
+  if (postponed) SendPostponed(link);
+  return link;
 }
 
 Result<Link> Session::Reconnect(Deadline deadline) {
@@ -175,6 +179,7 @@ Result<std::string> Session::Perform(std::string_view path, const CallTerms& ter
                                      const Encode& encode) {
   GPULEASE_RETURN_IF_ERROR(ok());
   bool renewed = false;
+  Deadline stopping_until = Deadline::max();
   for (int attempt = 1;; ++attempt) {
     Result<Link> link =
         Acquire(std::min(terms.deadline, steady_clock::now() + options_.connect_timeout));
@@ -195,6 +200,19 @@ Result<std::string> Session::Perform(std::string_view path, const CallTerms& ter
         continue;
       }
       return error;
+    }
+    // It is about to stop, or gRPC cut the call off before the daemon saw it (every answer of the
+    // daemon itself names its instance). Its next life answers.
+    const bool stopping = error.reason == Reason::kStopping ||
+                          (error.code == Code::kCancelled && reply.instance.empty());
+    if (stopping && terms.repeatable) {
+      const auto now = steady_clock::now();
+      stopping_until = std::min({stopping_until, now + options_.connect_timeout, terms.deadline});
+      if (now + kStoppingPause < stopping_until) {
+        std::this_thread::sleep_for(kStoppingPause);
+        --attempt;
+        continue;
+      }
     }
     if (error.code == Code::kUnimplemented) {
       return MakeError(error.code, Reason::kUnsupported,
@@ -219,6 +237,16 @@ void Session::EndQuietly(std::uint64_t lease_id, bool release, std::uint64_t epo
   if (!link.handles->closed() && link.calls && link.calls->usable() &&
       state_->End(link, lease_id, release, steady_clock::now() + kQuietPatience)) {
     return;
+  }
+  // The connection was lost, perhaps long ago with a daemon that has a successor by now: one
+  // attempt to reach it, which waits for nobody.
+  if (std::unique_lock connecting(state_->connecting, std::try_to_lock);
+      connecting.owns_lock() && ConnectOnce(steady_clock::now() + kQuietPatience).ok()) {
+    link = this->link();
+    if (link.epoch == epoch &&
+        state_->End(link, lease_id, release, steady_clock::now() + kQuietPatience)) {
+      return;
+    }
   }
   std::lock_guard lock(state_->mutex);
   if (state_->link.epoch == epoch) state_->postponed.push_back({lease_id, release});

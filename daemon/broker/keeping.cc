@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Broker: what outlives this process, told to the keeper as it changes, and taken up again.
+#include <fcntl.h>
+
+#include <array>
+#include <cerrno>
+
+#include "daemon/broker/broker.h"
+#include "daemon/state/record.h"
+
+namespace gpulease::broker {
+namespace {
+
+using ledger::Effect;
+using ledger::Effects;
+using ledger::LeaseId;
+using ledger::PoolIndex;
+using ledger::SessionId;
+using state::KeyOf;
+using state::RecordKind;
+
+std::vector<int> DescriptorsOf(const memory::LeaseMemory& memory) {
+  std::vector<int> descriptors;
+  for (const UniqueFd& chunk : memory.device) descriptors.push_back(chunk.get());
+  for (const memory::HostChunk& chunk : memory.host) descriptors.push_back(chunk.descriptor());
+  return descriptors;
+}
+
+}  // namespace
+
+void Broker::Keep(const Effects& effects) {
+  if (!options_.keeper) return;
+  for (const Effect& effect : effects) {
+    if (effect.kind == Effect::Kind::kForget)
+      options_.keeper->Erase(KeyOf(RecordKind::kSession, effect.session.value));
+  }
+  {
+    MutexLock lock(mutex_);
+    for (const LeaseId lease : ledger_.TakeChanges()) KeepLease(lease);
+  }
+  options_.keeper->Flush();
+}
+
+void Broker::KeepLease(LeaseId id) {
+  if (!options_.keeper->connected()) return;  // told everything when it is back
+  const std::uint64_t key = KeyOf(RecordKind::kLease, id.value);
+  std::optional<ledger::RestoredLease> lease = ledger_.Keepable(id);
+  if (!lease) {
+    if (kept_.erase(id) > 0) options_.keeper->Erase(key);
+    return;
+  }
+  if (lease->aside) return;  // it stays as it was found
+  const std::string& pool = options_.pools[lease->lease.pool].spec.name;
+  std::string record = state::Encode(state::KeptLease{*std::move(lease), pool});
+  if (kept_.contains(id)) return options_.keeper->PutRecord(key, std::move(record));
+  const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(id);
+  if (!memory) return;
+  options_.keeper->Put(key, std::move(record), DescriptorsOf(*memory), memory);
+  kept_.insert(id);
+}
+
+void Broker::KeepSession(const ledger::Session& session, const Lifeline& lifeline) {
+  if (!options_.keeper || !options_.keeper->connected()) return;
+  // Duplicates: the connection may be over before they are sent.
+  auto own = std::make_shared<std::array<UniqueFd, 2>>();
+  (*own)[0].Reset(fcntl(lifeline.socket, F_DUPFD_CLOEXEC, 0));
+  (*own)[1].Reset(fcntl(lifeline.pidfd, F_DUPFD_CLOEXEC, 0));
+  if (!(*own)[0] || !(*own)[1]) {
+    options_.report("session " + std::to_string(session.id.value) +
+                    " would not outlive the daemon: " + ErrnoError("dup", errno).message);
+    return;
+  }
+  options_.keeper->Put(KeyOf(RecordKind::kSession, session.id.value),
+                       state::Encode(state::KeptSession{session.id, session.spec.program,
+                                                        session.spec.client_version}),
+                       {(*own)[0].get(), (*own)[1].get()}, own);
+  options_.keeper->Flush();
+}
+
+void Broker::KeepNode() {
+  options_.keeper->Put(KeyOf(RecordKind::kNode, 0),
+                       state::Encode(state::KeptNode{options_.instance, {}}), {}, nullptr);
+  options_.keeper->Flush();
+}
+
+void Broker::Refill() {
+  options_.keeper->Reset();
+  KeepNode();
+  reception_->ForEachSession([this](SessionId id, const Lifeline& lifeline) {
+    std::optional<ledger::Session> session;
+    {
+      MutexLock lock(mutex_);
+      if (const ledger::Session* const found = ledger_.FindSession(id)) session = *found;
+    }
+    if (session) KeepSession(*session, lifeline);
+  });
+  {
+    MutexLock lock(mutex_);
+    kept_.clear();
+    static_cast<void>(ledger_.TakeChanges());
+    for (const ledger::Lease* lease : ledger_.Leases({}, ~std::size_t{0})) KeepLease(lease->id);
+  }
+  options_.keeper->Flush();
+}
+
+// ------------------------------------------------------------------------------------------------
+// taking up
+
+Restored Broker::Restore(std::vector<state::Kept> all, bool aside) {
+  Restored restored;
+  Effects effects;
+  std::unordered_set<SessionId> unclear;
+  std::vector<state::Kept*> leases;
+  for (state::Kept& kept : all) {
+    switch (static_cast<RecordKind>(kept.key >> 56)) {
+      case RecordKind::kNode:
+        break;
+      case RecordKind::kSession:
+        if (!aside) RestoreSession(kept, restored, unclear);
+        break;
+      default:
+        leases.push_back(&kept);
+    }
+  }
+  // Sessions first: what belongs to those that are over ends with it.
+  for (state::Kept* kept : leases) RestoreLease(*kept, aside, unclear, restored, effects);
+  Carry(std::move(effects));
+  return restored;
+}
+
+void Broker::RestoreSession(state::Kept& kept, Restored& restored,
+                            std::unordered_set<SessionId>& unclear) {
+  const std::string name = "session " + std::to_string(kept.key & ~(0xffull << 56));
+  const SessionId id{kept.key & ~(0xffull << 56)};
+  const auto broken = [&](const std::string& why) {
+    unclear.insert(id);
+    restored.broken.push_back(name + ": " + why);
+  };
+  Result<state::Record> record = state::Decode(kept.key, kept.entry.record);
+  if (!record.ok()) return broken(record.error().message);
+  if (kept.entry.descriptors.size() != 2) return broken("it has not two descriptors");
+  state::KeptSession& session = std::get<state::KeptSession>(*record);
+  Result<peers::Peer> peer = reception_->Adopt(
+      session.session, std::move(kept.entry.descriptors[0]), std::move(kept.entry.descriptors[1]));
+  if (!peer.ok()) {
+    if (peer.error().code != Code::kUnavailable) return broken(peer.error().message);
+    ++restored.ended;
+    options_.keeper->Erase(kept.key);
+    return;
+  }
+  ledger::SessionSpec spec = SpecOf(*peer);
+  spec.program = std::move(session.program);
+  spec.client_version = std::move(session.client_version);
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    status = ledger_.RestoreSession(session.session, std::move(spec), BootClock::now());
+  }
+  if (!status.ok()) {
+    reception_->Forget(session.session);
+    return broken(status.error().message);
+  }
+  ++restored.sessions;
+}
+
+void Broker::RestoreLease(state::Kept& kept, bool aside,
+                          const std::unordered_set<SessionId>& unclear, Restored& restored,
+                          Effects& effects) {
+  const std::string name = "lease " + std::to_string(kept.key & ~(0xffull << 56));
+  const auto broken = [&](const std::string& why) { restored.broken.push_back(name + ": " + why); };
+  Result<state::Record> record = state::Decode(kept.key, kept.entry.record);
+  if (!record.ok()) return broken(record.error().message);
+  auto* const lease = std::get_if<state::KeptLease>(&*record);
+  if (lease == nullptr) return broken("it is another kind of record");
+  ledger::RestoredLease& found = lease->lease;
+  for (PoolIndex i = 0; i < options_.pools.size(); ++i) {
+    if (options_.pools[i].spec.name == lease->pool) found.lease.pool = i;
+  }
+  if (found.lease.pool == ledger::kNoPool)
+    return broken(lease->pool + " is not there; its memory stays with the keeper");
+  if (kept.entry.descriptors.size() != found.lease.chunks.size())
+    return broken("its record and its descriptors do not agree");
+
+  auto memory = std::make_shared<memory::LeaseMemory>();
+  if (found.lease.kind == ledger::PoolKind::kDevice) {
+    // What is set aside is held by the keeper alone.
+    if (!aside) memory->device = std::move(kept.entry.descriptors);
+  } else {
+    for (std::size_t i = 0; i < found.lease.chunks.size(); ++i) {
+      Result<memory::HostChunk> chunk =
+          memory::HostChunk::Adopt(std::move(kept.entry.descriptors[i]), found.lease.chunks[i]);
+      if (!chunk.ok()) return broken(chunk.error().message);
+      memory->host.push_back(std::move(*chunk));
+    }
+  }
+  // Whose session cannot be had again lives on, perhaps, and may map it still.
+  if (unclear.contains(found.lease.owner)) found.exposed = true;
+  for (const ledger::Holding& holder : found.lease.holders) {
+    if (unclear.contains(holder.session)) found.exposed = true;
+  }
+  const LeaseId id = found.lease.id;
+  const bool host = found.lease.kind == ledger::PoolKind::kHost;
+  if (host || !aside) store_.Put(id, memory);
+  Status status;
+  {
+    MutexLock lock(mutex_);
+    kept_.insert(id);
+    status = aside ? ledger_.SetAside(std::move(found), BootClock::now(), effects)
+                   : ledger_.RestoreLease(std::move(found), BootClock::now(), effects);
+    if (!status.ok()) kept_.erase(id);
+  }
+  if (!status.ok()) {
+    store_.Take(id);
+    return broken(status.error().message);
+  }
+  ++(aside ? restored.aside : restored.leases);
+  if (!host) return;
+  makers_->Post([this, memory] {
+    for (const memory::HostChunk& chunk : memory->host) {
+      if (const Status locked = chunk.Lock(); !locked.ok()) options_.report(locked.error().message);
+    }
+  });
+}
+
+}  // namespace gpulease::broker

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What outlives the ledger: leases as another ledger can have them again.
+#include <algorithm>
+#include <set>
+
+#include "daemon/ledger/impl.h"
+
+namespace gpulease::ledger {
+namespace {
+
+Error Senseless(std::string message) {
+  return MakeError(Code::kInvalidArgument, Reason::kBadField, std::move(message));
+}
+
+constexpr std::uint64_t kIdEnd = std::uint64_t{1} << 53;
+
+bool IsId(std::uint64_t value) { return value != 0 && value < kIdEnd; }
+
+}  // namespace
+
+std::vector<LeaseId> Ledger::Impl::TakeChanges() {
+  std::vector<LeaseId> taken = std::move(changes);
+  changes.clear();
+  std::sort(taken.begin(), taken.end());
+  taken.erase(std::unique(taken.begin(), taken.end()), taken.end());
+  return taken;
+}
+
+std::optional<RestoredLease> Ledger::Impl::Keepable(LeaseId id) const {
+  const auto found = leases.find(id);
+  if (found == leases.end()) return std::nullopt;
+  const LeaseRecord& record = found->second;
+  const Lease& lease = record.lease;
+  const bool is_held = lease.state >= State::kOffered && lease.state < State::kDestroying;
+  const bool watched =
+      lease.state >= State::kDestroying && (record.aside || lease.kind == PoolKind::kHost);
+  if (!is_held && !watched) return std::nullopt;
+  RestoredLease kept;
+  kept.lease = lease;
+  kept.place = record.place;
+  kept.exposed = record.exposed;
+  kept.aside = record.aside;
+  if (lease.owner) kept.request_id = record.group->request_id;
+  return kept;
+}
+
+Status Ledger::Impl::RestoreSession(SessionId id, SessionSpec spec, Time now) {
+  if (!IsId(id.value) || sessions.contains(id))
+    return Senseless("session " + std::to_string(id.value) + " is none or is known already");
+  AddSession(id, std::move(spec), now);
+  return {};
+}
+
+Status Ledger::Impl::CheckRestored(const RestoredLease& restored) const {
+  const Lease& lease = restored.lease;
+  if (!IsId(lease.id.value) || !IsId(lease.group.value))
+    return Senseless("its id or its group's is none");
+  if (leases.contains(lease.id)) return Senseless("it is known already");
+  if (lease.pool >= pools.size() || pools[lease.pool].spec.kind != lease.kind)
+    return Senseless("its pool is none of its kind");
+  if (lease.state < State::kOffered) return Senseless("it was not made");
+  const PoolAccount& pool = pools[lease.pool];
+  Bytes size = 0;
+  for (const Bytes chunk : lease.chunks) {
+    const std::optional<Bytes> sum = CheckedAdd(size, chunk);
+    if (chunk == 0 || !sum) return Senseless("its chunks have no sensible size");
+    size = *sum;
+  }
+  if (lease.chunks.empty() || size % pool.spec.granularity != 0)
+    return Senseless("its chunks do not fit its pool");
+  if (!restored.aside && lease.chunks.size() > options.limits.chunks - ChunkCount())
+    return NoChunksLeft(lease.chunks.size(), ChunkCount(), options.limits.chunks);
+  std::set<SessionId> holders;
+  for (const Holding& holding : lease.holders) {
+    if (!holders.insert(holding.session).second) return Senseless("a session holds it twice");
+  }
+  if (const auto group = groups.find(lease.group); group != groups.end()) {
+    if (group->second.state != State::kOffered || group->second.leases.empty() ||
+        group->second.leases.front()->lease.uid != lease.uid)
+      return Senseless("its group is another one's");
+  }
+  if (lease.name.empty() || lease.state >= State::kDestroying) return {};
+  const auto user = users.find(lease.uid);
+  if (user != users.end() && user->second.names.contains(lease.name))
+    return Senseless("its name " + lease.name + " is another lease's");
+  return {};
+}
+
+Group& Ledger::Impl::RestoreGroup(const RestoredLease& restored, SessionRecord* owner) {
+  const auto [found, added] = groups.try_emplace(restored.lease.group);
+  Group& group = found->second;
+  if (added) {
+    group.id = restored.lease.group;
+    group.state = State::kOffered;
+    group.tenant = owner != nullptr ? owner->tenant : &tenants[restored.lease.tenant];
+    if (owner == nullptr) group.tenant->spec.name = restored.lease.tenant;
+  }
+  if (owner != nullptr && group.session == nullptr) {
+    group.session = owner;
+    group.request_id = restored.request_id;
+    if (!group.request_id.empty()) owner->requests.emplace(group.request_id, &group);
+  }
+  return group;
+}
+
+Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& effects) {
+  GPULEASE_RETURN_IF_ERROR(CheckRestored(restored));
+  const State state = restored.lease.state;
+  const bool closed = restored.aside || state >= State::kDestroying;
+  SessionRecord* owner =
+      closed || state == State::kReleased ? nullptr : FindSession(restored.lease.owner);
+  // A revoked lease has an owner only while he has it open.
+  if (state == State::kRevoking &&
+      std::none_of(
+          restored.lease.holders.begin(), restored.lease.holders.end(),
+          [&](const Holding& holding) { return holding.session == restored.lease.owner; })) {
+    owner = nullptr;
+  }
+  Group& group = RestoreGroup(restored, owner);
+  if (owner != nullptr && group.session != owner) owner = nullptr;
+
+  LeaseRecord& record = leases[restored.lease.id];
+  record.group = &group;
+  record.place = restored.place;
+  record.aside = restored.aside;
+  record.exposed = restored.exposed;
+  record.lease = std::move(restored.lease);
+  Lease& lease = record.lease;
+  const auto after =
+      std::find_if(group.leases.begin(), group.leases.end(),
+                   [&](const LeaseRecord* other) { return other->place > record.place; });
+  group.leases.insert(after, &record);
+  record.user = &users[lease.uid];
+  record.user->leases += 1;
+  lease.size = 0;
+  for (const Bytes chunk : lease.chunks) lease.size += chunk;
+  lease.tenant = group.tenant->spec.name;
+  lease.quarantined = lease.quarantined || record.aside;
+  record.charge =
+      Charge(pools[lease.pool], *group.tenant, owner, lease.id, lease.size, lease.chunks.size());
+  const std::vector<Holding> holders = std::exchange(lease.holders, {});
+  lease.owner = {};
+  if (closed) {
+    record.charge.CloseChunks();
+    AwaitBytes(record, now, effects);
+    return {};
+  }
+
+  if (owner != nullptr) {
+    lease.owner = owner->session.id;
+    owner->owned.insert(lease.id);
+    owner->session.owned = static_cast<std::uint32_t>(owner->owned.size());
+    group.owned += 1;
+    if (!lease.name.empty() && state != State::kRevoking)
+      record.user->names.emplace(lease.name, &record);
+  }
+  for (const Holding& holding : holders) {
+    SessionRecord* holder = FindSession(holding.session);
+    if (holder == nullptr) continue;
+    AddHolding(record, *holder, holding.access);
+    lease.holders.back().taken = holding.taken;
+  }
+  const Time changed = lease.changed;
+  SetState(record, owner == nullptr && state != State::kRevoking ? State::kReleased : state, now);
+  lease.changed = changed;
+  Settle(record, now, effects);
+  return {};
+}
+
+}  // namespace gpulease::ledger

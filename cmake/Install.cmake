@@ -32,5 +32,6 @@ foreach(unit gpuleased.service gpuleased.socket gpulease-keeper.service gpulease
 endforeach()
 install(FILES systemd/gpulease.sysusers.conf DESTINATION lib/sysusers.d RENAME gpulease.conf)
 install(FILES systemd/gpulease.tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME gpulease.conf)
+install(FILES systemd/60-gpulease.rules DESTINATION lib/udev/rules.d)
 install(FILES docs/man/gpuleased.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
 install(FILES docs/man/gpuleasectl.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ctl)

@@ -102,6 +102,36 @@ holds "both run as a user of their own" says '^gpulease +gpulease$' \
 holds "gpuleasectl is answered" soon says 'gpuleased' gpuleasectl status
 holds "no unit of ours has failed" not says gpulease systemctl list-units --failed --plain --no-legend
 
+# --- A driver that is there 30 seconds late: the simulated one, under the driver's name.
+if command -v c++ >/dev/null; then
+  section "a driver that comes late"
+  late=/usr/local/lib
+  cat >"$scratch/driver.cc" <<'END'
+extern "C" const char* gpulease_simulated_use(const char* directory);
+__attribute__((constructor)) static void Use() { gpulease_simulated_use("/var/lib/simulated-gpus/simulated"); }
+END
+  for name in libcuda.so.1 libnvidia-ml.so.1; do
+    c++ -shared -fPIC -o "$scratch/$name" "$scratch/driver.cc" -Wl,-soname,$name -Wl,--no-as-needed \
+      /usr/lib/gpulease/libgpulease-simulated.so -Wl,-rpath,/usr/lib/gpulease
+  done
+  install -d -o gpulease /var/lib/simulated-gpus
+  # A daemon beside it makes the node and goes.
+  setpriv --reuid gpulease --regid gpulease --clear-groups gpuleased --simulate 2x16GiB \
+    --runtime-dir /var/lib/simulated-gpus & node=$!
+  soon test -e /var/lib/simulated-gpus/simulated/node && kill $node
+  wait $node
+  systemctl restart --no-block gpuleased.service
+  sleep 30
+  holds "the daemon waits, and is not ready" is gpuleased.service ActiveState activating
+  holds "it says for what" says 'driver' of gpuleased.service StatusText
+  holds "and says so to who asks" says 'nobody is served yet|driver' gpuleasectl status
+  holds "it does not fall" is gpuleased.service NRestarts 0
+  cp "$scratch"/lib*.so.1 $late/ && ldconfig
+  holds "the driver is there, and the daemon is ready by itself" soon is gpuleased.service ActiveState active
+  holds "with its GPUs" says 'GPU-.*ready' gpuleasectl gpus
+  rm $late/libcuda.so.1 $late/libnvidia-ml.so.1 && ldconfig
+fi
+
 section "simulated GPUs"
 configure 'simulate: "2x16GiB"'
 holds "systemctl restart" systemctl restart gpuleased.service
@@ -204,7 +234,8 @@ fi
 if [[ -n $client ]]; then
   chmod 755 "$client"
   mkfifo "$scratch/to" "$scratch/from"
-  as_user "$client" 1000 <"$scratch/to" >"$scratch/from" &
+  # Some descriptors for each lease.
+  (ulimit -n 16384 && as_user "$client" 1000 <"$scratch/to" >"$scratch/from") &
   client_pid=$!
   exec {to}>"$scratch/to" {from}<"$scratch/from"
   read -r -t 60 answer <&"$from"
@@ -221,6 +252,39 @@ keeps() {
   holds "$1: served again within a second" test "${took%% ms*}" -lt 1000
 }
 keeps "at rest"
+if [[ -n $client ]]; then
+  # daemon_anew WHAT COMMAND...: after the command another daemon serves, with everything that the last one had.
+  daemon_anew() {
+    local what=$1 pid
+    pid=$(of gpuleased.service MainPID)
+    shift
+    "$@"
+    holds "$what: another daemon serves" soon served_by_another_than "$pid"
+    keeps "$what"
+  }
+  killed() { kill -KILL "$(of "$1" MainPID)"; }
+  daemon_anew "systemctl restart" systemctl restart gpuleased.service
+  daemon_anew "kill -9 of the daemon" killed gpuleased.service
+  daemon_anew "kill -9 of the next one" killed gpuleased.service
+  pid=$(of gpulease-keeper.service MainPID)
+  killed gpulease-keeper.service
+  another_keeper() { is gpulease-keeper.service ActiveState active && not is gpulease-keeper.service MainPID "$pid"; }
+  holds "kill -9 of the keeper: another one runs" soon another_keeper
+  keeps "kill -9 of the keeper"
+  daemon_anew "kill -9 of the daemon, after that" killed gpuleased.service
+  # A loop that hangs, as far as the service manager can see. (Not the shipped half a minute, to be done sooner.)
+  mkdir -p /run/systemd/system/gpuleased.service.d
+  printf '[Service]\nWatchdogSec=2\n' >/run/systemd/system/gpuleased.service.d/sooner.conf
+  systemctl daemon-reload
+  daemon_anew "restart with a watchdog of two seconds" systemctl restart gpuleased.service
+  pid=$(of gpuleased.service MainPID)
+  kill -STOP "$pid"
+  holds "a daemon that hangs is killed by its watchdog" soon served_by_another_than "$pid"
+  holds "every lease is there" test "$(echo >&"$to" && read -r -t 60 answer <&"$from" && echo "${answer%%:*}")" == ok
+  rm -r /run/systemd/system/gpuleased.service.d
+  systemctl daemon-reload
+  daemon_anew "restart" systemctl restart gpuleased.service
+fi
 
 section "upgrade"
 # The same package with a later version.
@@ -243,6 +307,7 @@ holds "the keeper is the same process" is gpulease-keeper.service MainPID "$keep
 holds "executed anew" says "$(readlink -f /usr/bin/gpulease-keeper)\$" readlink "/proc/$keeper/exe"
 holds "the sockets are the same" test "$(inodes)" == "$before"
 holds "the configuration is as it was" says simulate cat $CONFIG
+keeps "upgrade"
 if [[ -n $client ]]; then
   exec {to}>&-
   wait "$client_pid"
@@ -276,6 +341,6 @@ left() {
 nothing_left() { local found; found=$(left); [[ -z $found ]] || { printf '%s\n' "$found"; return 1; }; }
 holds "nothing is left" nothing_left
 
-rm -rf "$scratch"
+rm -rf "$scratch" /var/lib/simulated-gpus
 echo "--- $seen seen, $wrong wrong"
 ((wrong == 0))

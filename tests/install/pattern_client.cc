@@ -3,9 +3,10 @@
 // pattern_client COUNT: a program of a user, built from the installed libgpulease-dev alone.
 //
 // It takes COUNT leases, half of them on a simulated GPU and half pinned, fills each with a pattern
-// of its own, and says "ready". All the while a thread of it makes calls. Each line on its standard
-// input has it check every byte and every lease; it answers "ok: ..." with the longest that a call
-// has taken since the last line, in milliseconds, or with what is wrong. It ends with its input.
+// of its own, and says "ready". All the while a thread of it makes calls: asks for the node's
+// state, takes a lease and gives it back. Each line on its standard input has it check every byte
+// and every lease; it answers "ok: ..." with the longest that those calls have taken since the last
+// line, in milliseconds, or with what is wrong. It ends with its input.
 #include <gpulease/gpulease.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -96,6 +97,7 @@ int Run(int count) {
       const auto begun = steady_clock::now();
       try {
         client.Node();
+        client.Allocate({.size_bytes = kBytes, .wait = std::chrono::seconds(1)}).Release();
       } catch (const gpulease::Exception& error) {
         std::cerr << "call: " << error.what() << "\n";
         ++failed;

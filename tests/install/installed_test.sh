@@ -108,17 +108,16 @@ if command -v c++ >/dev/null; then
   late=/usr/local/lib
   cat >"$scratch/driver.cc" <<'END'
 extern "C" const char* gpulease_simulated_use(const char* directory);
-__attribute__((constructor)) static void Use() { gpulease_simulated_use("/var/lib/simulated-gpus/simulated"); }
+__attribute__((constructor)) static void Use() { gpulease_simulated_use("/run/gpulease/late/simulated"); }
 END
   for name in libcuda.so.1 libnvidia-ml.so.1; do
     c++ -shared -fPIC -o "$scratch/$name" "$scratch/driver.cc" -Wl,-soname,$name -Wl,--no-as-needed \
       /usr/lib/gpulease/libgpulease-simulated.so -Wl,-rpath,/usr/lib/gpulease
   done
-  install -d -o gpulease /var/lib/simulated-gpus
   # A daemon beside it makes the node and goes.
   setpriv --reuid gpulease --regid gpulease --clear-groups gpuleased --simulate 2x16GiB \
-    --runtime-dir /var/lib/simulated-gpus & node=$!
-  soon test -e /var/lib/simulated-gpus/simulated/node && kill $node
+    --runtime-dir $RUN/late & node=$!
+  soon test -e $RUN/late/simulated/node && kill $node
   wait $node
   systemctl restart --no-block gpuleased.service
   sleep 30
@@ -341,6 +340,6 @@ left() {
 nothing_left() { local found; found=$(left); [[ -z $found ]] || { printf '%s\n' "$found"; return 1; }; }
 holds "nothing is left" nothing_left
 
-rm -rf "$scratch" /var/lib/simulated-gpus
+rm -rf "$scratch"
 echo "--- $seen seen, $wrong wrong"
 ((wrong == 0))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# What a package holds beside programs and libraries, which their folders install: units, configuration, man page.
+# What an installation holds beside programs and libraries, which their folders install: units, configuration, man
+# pages. Components are packages (Package.cmake); what names none belongs to the daemon.
 set(GPULEASE_UNIT_DIR lib/systemd/system CACHE STRING "Where systemd's units go, below the prefix")
 
 # /etc when the prefix is /usr, else below the prefix.
@@ -16,16 +17,21 @@ install(CODE [[
     file(COPY ${gpulease_source}/config/gpuleased.textproto DESTINATION ${gpulease_config})
   endif()]])
 
-# The unit of the tree says where Debian has things; an installation elsewhere says its own.
-file(READ systemd/gpuleased.service unit)
-string(REPLACE "/usr/bin/gpuleased" "${CMAKE_INSTALL_FULL_BINDIR}/gpuleased" unit "${unit}")
-string(REPLACE "/etc/gpulease" "${gpulease_config}" unit "${unit}")
-file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gpuleased.service CONTENT "${unit}" @ONLY)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS systemd/gpuleased.service)
-install(FILES ${PROJECT_BINARY_DIR}/gpuleased.service DESTINATION ${GPULEASE_UNIT_DIR})
+# The units of the tree say where Debian has things; an installation elsewhere says its own. What this machine's systemd
+# does not know it would complain about at every reload.
+foreach(unit gpuleased.service gpuleased.socket gpulease-keeper.service gpulease-driver.service)
+  file(READ systemd/${unit} text)
+  string(REPLACE "/usr/bin/gpulease" "${CMAKE_INSTALL_FULL_BINDIR}/gpulease" text "${text}")
+  string(REPLACE "/etc/gpulease" "${gpulease_config}" text "${text}")
+  if(SYSTEMD_VERSION VERSION_LESS 254)
+    string(REGEX REPLACE "\nRestart(Steps|MaxDelaySec)=[^\n]*" "" text "${text}")
+  endif()
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/${unit} CONTENT "${text}" @ONLY)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS systemd/${unit})
+  install(FILES ${PROJECT_BINARY_DIR}/${unit} DESTINATION ${GPULEASE_UNIT_DIR})
+endforeach()
 install(FILES systemd/gpulease.sysusers.conf DESTINATION lib/sysusers.d RENAME gpulease.conf)
 install(FILES systemd/gpulease.tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME gpulease.conf)
-install(FILES docs/man/gpuleasectl.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(CODE [[
-  execute_process(COMMAND ${CMAKE_COMMAND} -E echo
-    "Next, as root: systemd-sysusers && systemd-tmpfiles --create && systemctl enable --now gpuleased")]])
+install(FILES systemd/60-gpulease.rules DESTINATION lib/udev/rules.d)
+install(FILES docs/man/gpuleased.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
+install(FILES docs/man/gpuleasectl.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ctl)

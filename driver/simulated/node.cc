@@ -133,7 +133,10 @@ Result<Node> Node::Create(const std::string& directory, const NodeSpec& spec) {
                      "a simulated node has 1 to " + std::to_string(kMaxGpus) + " GPUs, not " +
                          std::to_string(spec.gpus.size()));
   }
-  if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST) {
+  // Every user of the node counts in it, whatever the umask of who made it.
+  if (mkdir(directory.c_str(), 0755) == 0) {
+    if (chmod(directory.c_str(), 0755) != 0) return ErrnoError("chmod " + directory, errno);
+  } else if (errno != EEXIST) {
     return ErrnoError("mkdir " + directory, errno);
   }
   const std::string path = directory + kNodeFileName;
@@ -148,7 +151,6 @@ Result<Node> Node::Create(const std::string& directory, const NodeSpec& spec) {
   {
     const UniqueFd file(open(aside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
     if (!file) return ErrnoError("create " + aside, errno);
-    // Every user of the node counts in it, whatever the umask of who made it.
     if (fchmod(file.get(), 0666) != 0 || ftruncate(file.get(), sizeof(NodeFile)) != 0) {
       return ErrnoError("prepare " + aside, errno);
     }

@@ -113,6 +113,21 @@ TEST_F(SimulatedDriverTest, StaysTheSameNodeWhenItIsMadeAgain) {
   EXPECT_EQ(other.Used(0), 0u);
 }
 
+// Seen with the service, whose umask is 0077: other users' programs could not open the node.
+TEST_F(SimulatedDriverTest, IsOpenToEveryUserWhateverTheUmask) {
+  Serve("1x1GiB");
+  const std::string inside = directory_ + "/inside";
+  const mode_t umask_before = umask(0077);
+  const auto node = Node::Create(inside, ParseSpec("1x1GiB").value());
+  umask(umask_before);
+  ASSERT_TRUE(node.ok()) << node.error().message;
+  struct stat status;
+  ASSERT_EQ(stat(inside.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0755u);
+  ASSERT_EQ(stat((inside + "/node").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0666u);
+}
+
 TEST_F(SimulatedDriverTest, ShowsOnlyVisibleDevices) {
   char name[] = "/tmp/gpulease-driver-XXXXXX";
   ASSERT_NE(mkdtemp(name), nullptr);

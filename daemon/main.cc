@@ -28,6 +28,7 @@
 #include "daemon/startup/notification.h"
 #include "daemon/startup/options.h"
 #include "daemon/startup/renewal.h"
+#include "daemon/startup/watchdog.h"
 
 namespace gpulease {
 namespace {
@@ -128,6 +129,18 @@ int Run(char** arguments, const settings::Settings& settings, const RuntimePaths
   });
   peers::EventLoop::SetTimer(lane_check, After(BootClock::now(), kLaneCheck));
 
+  // By the way of a request: a call's thread, the broker's lock, and back.
+  std::optional<startup::Watchdog> watchdog;
+  if (const std::optional<Duration> interval = startup::WatchdogInterval()) {
+    const auto ask = [&](std::function<void()> answered) {
+      server.Ask([&broker, answered = std::move(answered)] {
+        static_cast<void>(broker.lease_count());
+        answered();
+      });
+    };
+    watchdog.emplace(loop, *interval, ask, startup::FeedWatchdog);
+  }
+
   // What leases hold would end with this image.
   startup::Renewal renewal(loop, continuation, [&] { return broker.lease_count() == 0; });
   const startup::Arrivals arrivals(loop, broker, renewal, settings, *machine, [&] {
@@ -144,6 +157,7 @@ int Run(char** arguments, const settings::Settings& settings, const RuntimePaths
     startup::TellStopping();
     spdlog::info("stopping");
   }
+  watchdog.reset();
   reception->StopAccepting();
   broker.Stop();
   const bool calls_ended = server.Shutdown(kCallsEnd);

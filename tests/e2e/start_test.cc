@@ -168,6 +168,56 @@ TEST_F(StartTest, GpusThatAreOnlyCountedAreAwaitedToo) {
 }
 
 // ------------------------------------------------------------------------------------------------
+// the watchdog
+
+std::size_t Fed(DaemonProcess& daemon) {
+  const std::string& said = daemon.notifications();
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = said.find("WATCHDOG=1", at)) != std::string::npos; ++at) ++count;
+  return count;
+}
+
+TEST_F(StartTest, TheWatchdogIsFedWhileItServesAndWhileADriverCallHangs) {
+  DaemonOptions options = Options();
+  options.environment = {"WATCHDOG_USEC=200000"};
+  DaemonProcess daemon(options);
+  ASSERT_TRUE(daemon.AwaitNotification("READY=1"));
+  std::size_t before = Fed(daemon);
+  EXPECT_TRUE(Eventually([&] { return Fed(daemon) >= before + 5; }));
+  ASSERT_TRUE(node_
+                  .InjectFault({.function = "nvmlDeviceGetMemoryInfo_v2",
+                                .times = 0,
+                                .pid = daemon.pid(),
+                                .action = simulated::FaultAction::kBlock})
+                  .ok());
+  RawClient client(daemon.runtime_dir());
+  EXPECT_TRUE(Eventually([&] {
+    static_cast<void>(client.GetNode().ok());
+    return node_.FaultsMet() >= 2;
+  })) << "a call hangs on each GPU";
+  before = Fed(daemon);
+  EXPECT_TRUE(Eventually([&] { return Fed(daemon) >= before + 5; }));
+}
+
+TEST_F(StartTest, TheWatchdogIsFedWhileItWaitsForTheDriver) {
+  HideDriver();
+  DaemonOptions options = Options();
+  options.environment = {"WATCHDOG_USEC=200000"};
+  DaemonProcess daemon(options);
+  ASSERT_TRUE(daemon.AwaitNotification("STATUS=waiting for the driver"));
+  const std::size_t before = Fed(daemon);
+  EXPECT_TRUE(Eventually([&] { return Fed(daemon) >= before + 5; }));
+}
+
+TEST_F(StartTest, WithoutAWatchdogNothingIsFed) {
+  DaemonProcess daemon(Options());
+  ASSERT_TRUE(daemon.AwaitNotification("READY=1"));
+  const std::size_t before = Fed(daemon);  // while the GPUs were initialised
+  EXPECT_EQ(daemon.Stop(), 0);
+  EXPECT_EQ(Fed(daemon), before);
+}
+
+// ------------------------------------------------------------------------------------------------
 // sockets of a service manager's
 
 UniqueFd ListenAt(const std::string& path, int type) {

@@ -4,16 +4,13 @@
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
-#include <sys/random.h>
-#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "base/check.h"
 #include "base/runtime_dir.h"
@@ -21,11 +18,17 @@
 #include "daemon/peers/reception.h"
 #include "daemon/rpc/node_service.h"
 #include "daemon/rpc/server.h"
-#include "daemon/settings/settings.h"
+#include "daemon/startup/arrivals.h"
+#include "daemon/startup/command_line.h"
+#include "daemon/startup/continuation.h"
 #include "daemon/startup/descriptor_budget.h"
 #include "daemon/startup/keeper_watch.h"
 #include "daemon/startup/machine.h"
 #include "daemon/startup/membership.h"
+#include "daemon/startup/notification.h"
+#include "daemon/startup/options.h"
+#include "daemon/startup/renewal.h"
+#include "daemon/startup/watchdog.h"
 
 namespace gpulease {
 namespace {
@@ -34,47 +37,17 @@ constexpr int kBadConfiguration = 78;  // EX_CONFIG: the unit does not start it 
 // A stop with clients connected takes at most the sum of these.
 constexpr Duration kCallsEnd = std::chrono::milliseconds(800);
 constexpr Duration kLanesEnd = std::chrono::milliseconds(500);
-// Closing and confirming 100 GiB takes about 50 ms (H200).
-constexpr Duration kReleaseWait = std::chrono::milliseconds(250);
 constexpr Duration kLaneCheck = std::chrono::seconds(5);
-
-struct CommandLine {
-  std::string config;
-  std::string simulate;
-  std::string runtime_dir;
-  bool check_config = false;
-};
 
 int Fail(const Error& error, int exit_code = EXIT_FAILURE) {
   spdlog::error("{}", error.message);
   return exit_code;
 }
 
-template <typename T>
-T Random() {
-  T value{};
-  GPULEASE_CHECK(getrandom(&value, sizeof value, 0) == sizeof value, "getrandom");
-  return value;
-}
-
 std::string Hex(const std::array<std::uint8_t, 16>& bytes) {
   std::string text;
   for (const std::uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
-}
-
-ledger::Limits LimitsOf(const settings::Settings& settings,
-                        const startup::DescriptorBudget& budget) {
-  ledger::Limits limits;
-  limits.sessions_per_user = settings.sessions_per_user;
-  limits.leases_per_user = settings.leases_per_user;
-  limits.waits_per_user = settings.waits_per_user;
-  limits.chunks = budget.chunks;
-  limits.session_grace = settings.session_grace;
-  limits.release_bound = settings.release_bound;
-  limits.driver_retry = settings.driver_retry;
-  limits.release_wait = kReleaseWait;
-  return limits;
 }
 
 void Describe(const startup::Machine& machine) {
@@ -90,7 +63,11 @@ void Describe(const startup::Machine& machine) {
   }
 }
 
-int Run(const settings::Settings& settings, const RuntimePaths& paths) {
+// Until a signal ends it, or executes itself anew with `arguments`.
+int Run(char** arguments, const settings::Settings& settings, const RuntimePaths& paths) {
+  const std::optional<startup::Continuation> before = startup::TakeContinuation();
+  startup::Continuation continuation = before.value_or(startup::Continuation());
+  startup::LimitDriver(continuation);
   Result<startup::DescriptorBudget> budget = startup::RaiseDescriptorLimit();
   if (!budget.ok()) return Fail(budget.error());
   const Result<startup::Membership> membership = startup::Membership::Make(settings);
@@ -103,32 +80,31 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
   // Signals are blocked before the first thread starts, so that every thread leaves them to the
   // loop.
   peers::EventLoop loop;
-  const peers::EventLoop::Source term = loop.WatchSignal(SIGTERM, [&] { loop.Exit(); });
-  const peers::EventLoop::Source interrupt = loop.WatchSignal(SIGINT, [&] { loop.Exit(); });
+  bool stopped = false;
+  const auto stop = [&] {
+    stopped = true;
+    loop.Exit();
+  };
+  const peers::EventLoop::Source term = loop.WatchSignal(SIGTERM, stop);
+  const peers::EventLoop::Source interrupt = loop.WatchSignal(SIGINT, stop);
 
-  Result<peers::Endpoint> endpoint = peers::OpenEndpoint(paths, settings.socket_group);
+  Result<peers::Endpoint> endpoint =
+      before ? startup::AdoptEndpoint(*before) : peers::OpenEndpoint(paths, settings.socket_group);
   if (!endpoint.ok()) return Fail(endpoint.error());
-  Result<startup::Machine> machine = startup::FindMachine(settings, paths.directory);
+  Result<startup::Machine> machine = [&] {
+    const startup::LongStep step("initialising the GPUs");
+    return startup::FindMachine(settings, paths.directory, continuation);
+  }();
   if (!machine.ok()) return Fail(machine.error());
   Describe(*machine);
 
   startup::KeeperWatch keeper(loop, paths.keeper_socket, GPULEASE_VERSION);
   startup::KeeperWatch::Found found = keeper.Take();
-  std::array<std::uint8_t, 16> instance = found.instance;
-  if (instance == std::array<std::uint8_t, 16>{}) instance = Random<std::array<std::uint8_t, 16>>();
+  const std::array<std::uint8_t, 16> instance = found.instance;
 
-  broker::Options options;
+  broker::Options options = startup::BrokerOptions(settings, *budget, *machine);
   options.keeper = keeper.link();
   options.instance = instance;
-  options.pools = machine->pools;
-  options.unsupported_gpus = machine->unsupported;
-  options.limits = LimitsOf(settings, *budget);
-  options.id_seed = Random<std::uint64_t>();
-  options.populate_threads = settings.populate_threads != 0
-                                 ? settings.populate_threads
-                                 : std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
-  options.cuda = machine->cuda;
-  options.nvml = machine->nvml;
   options.tenant_of = [&](const peers::Peer& peer) { return membership->TenantOf(peer); };
   options.is_administrator = [&](const peers::Peer& peer) {
     return membership->IsAdministrator(peer);
@@ -136,22 +112,12 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
   broker::Broker broker(std::move(options));
 
-  rpc::NodeFacts facts;
-  facts.version = GPULEASE_VERSION;
-  facts.driver_version = machine->driver_version;
-  facts.simulated = !machine->simulated_directory.empty();
-  facts.descriptors_limit = budget->limit;
-  facts.started = BootClock::now();
   peers::PeerTable table;
-  rpc::Server server(broker, table, Hex(instance), facts);
+  rpc::Server server(broker, table, Hex(instance), startup::FactsOf(*budget, *machine));
 
-  peers::Reception::Options reception_options;
+  peers::Reception::Options reception_options =
+      startup::ReceptionOptions(settings, *budget, *machine);
   reception_options.instance = instance;
-  reception_options.version = GPULEASE_VERSION;
-  reception_options.simulated_directory = machine->simulated_directory;
-  reception_options.session_grace = settings.session_grace;
-  reception_options.connections_per_user = 2 * settings.sessions_per_user + 64;
-  reception_options.connections = budget->connections;
   auto reception = std::make_unique<peers::Reception>(
       loop, *endpoint, table, broker,
       [&](UniqueFd connection) { server.Serve(std::move(connection)); },
@@ -168,20 +134,46 @@ int Run(const settings::Settings& settings, const RuntimePaths& paths) {
   });
   peers::EventLoop::SetTimer(lane_check, After(BootClock::now(), kLaneCheck));
 
-  spdlog::info("gpuleased {} serves {} (up to {} connections, {} chunks)", GPULEASE_VERSION,
-               paths.directory, budget->connections, budget->chunks);
-  sd_notify(0, "READY=1\nSTATUS=serving");
+  // By the way of a request: a call's thread, the broker's lock, and back.
+  std::optional<startup::Watchdog> watchdog;
+  if (const std::optional<Duration> interval = startup::WatchdogInterval()) {
+    const auto ask = [&](std::function<void()> answered) {
+      server.Ask([&broker, answered = std::move(answered)] {
+        static_cast<void>(broker.lease_count());
+        answered();
+      });
+    };
+    watchdog.emplace(loop, *interval, ask, startup::FeedWatchdog);
+  }
+
+  // Without a keeper, what leases hold would end with this image.
+  startup::Renewal renewal(loop, continuation,
+                           [&] { return keeper.link()->connected() || broker.lease_count() == 0; });
+  const startup::Arrivals arrivals(loop, broker, renewal, settings, *machine, [&] {
+    spdlog::info("gpuleased {} serves {} (up to {} connections, {} chunks)", GPULEASE_VERSION,
+                 paths.directory, budget->connections, budget->chunks);
+    startup::TellReady();
+  });
   loop.Run();
 
-  sd_notify(0, "STOPPING=1\nSTATUS=stopping");
-  spdlog::info("stopping");
+  const bool renews = renewal.due() && !stopped;
+  if (renews) {
+    startup::TellStatus("executing anew: " + renewal.why());
+  } else {
+    startup::TellStopping();
+    spdlog::info("stopping");
+  }
+  watchdog.reset();
   reception->StopAccepting();
   broker.Stop();
   keeper.Stop();
   const bool calls_ended = server.Shutdown(kCallsEnd);
-  unlink(paths.handle_socket.c_str());
-  unlink(paths.grpc_socket.c_str());
-  if (!broker.StopLanes(kLanesEnd) || !calls_ended) {
+  if (!renews) peers::RemoveSockets(*endpoint, paths);
+  const bool lanes_ended = broker.StopLanes(kLanesEnd);
+  if (renews) {
+    return Fail(startup::ContinueAs(arguments, *endpoint, renewal.next()));
+  }
+  if (!lanes_ended || !calls_ended) {
     // What a driver call still uses must not be taken apart under it; the kernel does the rest.
     spdlog::warn("a driver call has not returned; ending without it");
     spdlog::shutdown();
@@ -197,39 +189,19 @@ int Main(int argc, char** argv) {
                                                                : "%Y-%m-%d %H:%M:%S.%e %l: %v");
   spdlog::flush_on(spdlog::level::info);
 
-  CommandLine line;
-  CLI::App app("Leases GPU memory and pinned host memory to the processes of this node",
-               "gpuleased");
-  app.set_version_flag("--version", "gpuleased " GPULEASE_VERSION);
-  app.add_option("--config", line.config, "configuration file (protobuf text)")->type_name("FILE");
-  app.add_option("--simulate", line.simulate,
-                 "serve simulated GPUs, for trying and testing: 2x16GiB")
-      ->type_name("SPEC");
-  app.add_option("--runtime-dir", line.runtime_dir,
-                 "directory of the sockets (default: $GPULEASE_RUNTIME_DIR, else /run/gpulease)")
-      ->type_name("DIR");
-  app.add_flag("--check-config", line.check_config, "check the configuration and end");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? EXIT_SUCCESS : 2;
-  }
-
-  settings::Settings settings;
-  if (!line.config.empty()) {
-    Result<settings::Settings> loaded = settings::LoadSettings(line.config);
-    if (!loaded.ok()) return Fail(loaded.error(), kBadConfiguration);
-    settings = std::move(*loaded);
-  }
-  if (!line.simulate.empty()) settings.simulate = line.simulate;
-  spdlog::set_level(spdlog::level::from_str(settings.log_level));
+  startup::CommandLine line;
+  if (const std::optional<int> done = startup::ParseCommandLine(argc, argv, line)) return *done;
+  if (line.probe) return startup::RunProbe(*line.probe);
+  const Result<settings::Settings> settings = startup::LoadSettings(line);
+  if (!settings.ok()) return Fail(settings.error(), kBadConfiguration);
+  spdlog::set_level(spdlog::level::from_str(settings->log_level));
   const Result<RuntimePaths> paths = ResolveRuntimePaths(line.runtime_dir);
   if (!paths.ok()) return Fail(paths.error(), 2);
   if (line.check_config) {
     std::printf("%s: ok\n", line.config.empty() ? "defaults" : line.config.c_str());
     return EXIT_SUCCESS;
   }
-  return Run(settings, *paths);
+  return Run(argv, *settings, *paths);
 }
 
 }  // namespace

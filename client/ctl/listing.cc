@@ -343,6 +343,7 @@ Table NodeRecord(const v1::GetNodeResponse& node) {
       .Add({"uptime_ms", ""}, [](const Row& row) { return Signed(row.uptime_ms()); })
       .Add({"simulated", ""}, [](const Row& row) { return Flag(row.simulated()); })
       .Add({"driver_version", ""}, [](const Row& row) { return Text(row.driver_version()); })
+      .Add({"message", ""}, [](const Row& row) { return Text(row.message()); })
       .Add({"session_count", ""}, [](const Row& row) { return Number(row.session_count()); })
       .Add({"lease_count", ""}, [](const Row& row) { return Number(row.lease_count()); })
       .Add({"descriptors_used", ""}, [](const Row& row) { return Number(row.descriptors_used()); })

@@ -21,9 +21,11 @@ std::string Amounts(Bytes device, Bytes host) {
 // What an administrator should look at, a line each.
 std::vector<std::string> Warnings(const v1::GetNodeResponse& node) {
   std::vector<std::string> lines;
-  if (node.gpus().empty()) lines.push_back("no GPU is there to lease memory of");
+  if (!node.message().empty()) lines.push_back("nobody is served: " + node.message());
+  if (node.gpus().empty() && node.message().empty())
+    lines.push_back("no GPU is there to lease memory of");
   for (const v1::Gpu& gpu : node.gpus()) {
-    const std::string name = ShortUuid(gpu.uuid());
+    const std::string name = gpu.uuid().empty() ? "a GPU" : ShortUuid(gpu.uuid());
     if (gpu.state() != v1::GPU_STATE_READY)
       lines.push_back(name + " is " + Word(gpu.state()) +
                       (gpu.message().empty() ? "" : ": " + gpu.message()));

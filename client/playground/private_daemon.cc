@@ -27,6 +27,7 @@ constexpr auto kStart = std::chrono::seconds(30);
 constexpr auto kStop = std::chrono::seconds(5);
 constexpr std::size_t kLastBytes = 2000;
 
+std::string ConfigPath(const std::string& directory) { return directory + "/daemon.textproto"; }
 std::string LogPath(const std::string& directory) { return directory + "/daemon.log"; }
 
 }  // namespace
@@ -57,7 +58,9 @@ void PrivateDaemon::Start(const std::string& simulate) {
       open(LogPath(runtime_dir()).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   Process::Options options;
   options.path = BesideMe("gpuleased");
-  options.arguments = {"--runtime-dir", runtime_dir()};
+  // Where there is no driver it says so at once.
+  std::ofstream(ConfigPath(runtime_dir())) << "expected_gpu_count: 0\n";
+  options.arguments = {"--runtime-dir", runtime_dir(), "--config", ConfigPath(runtime_dir())};
   if (!simulate.empty()) {
     options.arguments.insert(options.arguments.end(), {"--simulate", simulate});
   }

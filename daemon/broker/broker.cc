@@ -170,6 +170,11 @@ void Broker::Tick() {
   Carry(std::move(effects));
 }
 
+void Broker::KeepOut(std::optional<Error> reason) {
+  MutexLock lock(mutex_);
+  keep_out_ = std::move(reason);
+}
+
 void Broker::Stop() {
   Effects effects;
   std::map<GroupId, Waiter> waiters;
@@ -220,6 +225,7 @@ Result<peers::Registrar::Admitted> Broker::Admit(const peers::Peer& peer,
       return MakeError(Code::kUnavailable, Reason::kStopping,
                        "the daemon is about to stop: retry when it is back");
     }
+    if (keep_out_) return *keep_out_;
     const SessionId resumed{hello.resume_session_id};
     if (resumed && ledger_.ResumeSession(resumed, peer.process, now).ok()) {
       admitted = {resumed, true};

@@ -87,6 +87,10 @@ class Broker : public peers::Registrar {
   void Tick();
   // Looks for driver calls that have not returned; from the loop, now and then.
   void CheckLanes();
+  // Admits nobody, for this reason; admits everybody again without one.
+  void KeepOut(std::optional<Error> reason);
+  // GPUs that are expected and not there: shown with the others.
+  void ShowMissing(std::vector<AbsentGpu> gpus);
   // Fails every wait and tells watchers. Nothing is granted afterwards.
   void Stop();
   // Ends the lanes; false when a driver call did not return.
@@ -123,6 +127,8 @@ class Broker : public peers::Registrar {
   NodeView Node();
   Status CheckSession(const peers::Peer& peer, ledger::SessionId session) const;
   bool IsAdministrator(const peers::Peer& peer) const { return options_.is_administrator(peer); }
+  bool admits() const;
+  std::size_t lease_count() const;
   EventHub& events() { return events_; }
   // The pool of a GPU (kNoPool: none), and all pools of host memory.
   ledger::PoolIndex FindGpu(std::string_view uuid) const;
@@ -236,6 +242,8 @@ class Broker : public peers::Registrar {
   std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;
   Time told_deadline_ GPULEASE_GUARDED_BY(mutex_) = kNever;
   bool stopping_ GPULEASE_GUARDED_BY(mutex_) = false;
+  std::optional<Error> keep_out_ GPULEASE_GUARDED_BY(mutex_);
+  std::vector<AbsentGpu> missing_ GPULEASE_GUARDED_BY(mutex_);
   std::vector<PoolWatch> watches_;  // lane and device never change; the rest is guarded by mutex_
   // Makes what has no lane of its own: host memory, and groups over several GPUs.
   std::unique_ptr<memory::Lane> makers_;

@@ -147,6 +147,21 @@ void Broker::CheckLanes() {
   }
 }
 
+void Broker::ShowMissing(std::vector<AbsentGpu> gpus) {
+  MutexLock lock(mutex_);
+  missing_ = std::move(gpus);
+}
+
+bool Broker::admits() const {
+  MutexLock lock(mutex_);
+  return !keep_out_ && !stopping_;
+}
+
+std::size_t Broker::lease_count() const {
+  MutexLock lock(mutex_);
+  return ledger_.lease_count();
+}
+
 NodeView Broker::Node() {
   NodeView view;
   const Time now = BootClock::now();
@@ -169,6 +184,14 @@ NodeView Broker::Node() {
     view.sessions = ledger_.session_count();
     view.leases = ledger_.lease_count();
     view.chunks = ledger_.chunk_count();
+    if (keep_out_) view.message = keep_out_->message;
+    for (const AbsentGpu& gpu : missing_) {
+      GpuView absent;
+      absent.description.uuid = gpu.uuid;
+      absent.state = gpu.state;
+      absent.message = gpu.message;
+      view.gpus.push_back(std::move(absent));
+    }
   }
   for (const driver::GpuDescription& gpu : options_.unsupported_gpus) {
     GpuView unsupported;

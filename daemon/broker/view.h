@@ -35,7 +35,14 @@ struct Grant {
   std::uint32_t queue_position = 0;
 };
 
-enum class GpuState { kReady, kDrained, kUnresponsive, kLost, kUnsupported };
+enum class GpuState { kReady, kDrained, kUnresponsive, kLost, kUnsupported, kMissing };
+
+// A GPU that the daemon knows of and does not have.
+struct AbsentGpu {
+  std::string uuid;  // empty: not known
+  GpuState state = GpuState::kMissing;
+  std::string message;
+};
 
 struct Suspect {
   std::int32_t pid = 0;
@@ -65,6 +72,7 @@ struct NodeView {
   std::size_t sessions = 0;
   std::size_t leases = 0;
   std::uint64_t chunks = 0;
+  std::string message;  // why nobody is admitted
 };
 
 }  // namespace gpulease::broker

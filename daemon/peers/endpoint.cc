@@ -6,6 +6,7 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,6 +37,36 @@ Result<UniqueFd> TakeLock(const std::string& directory) {
   return lock;
 }
 
+// Takes the service manager's sockets; false when it has none for this process.
+Result<bool> TakeActivated(Endpoint& endpoint) {
+  const int count = sd_listen_fds(/*unset_environment=*/1);
+  if (count < 0) return ErrnoError("sd_listen_fds", -count);
+  if (count == 0) return false;
+  for (int fd = SD_LISTEN_FDS_START; fd < SD_LISTEN_FDS_START + count; ++fd) {
+    UniqueFd listener(fd);
+    UniqueFd* place = nullptr;
+    if (sd_is_socket_unix(fd, SOCK_STREAM, 1, nullptr, 0) > 0) place = &endpoint.grpc_listener;
+    if (sd_is_socket_unix(fd, SOCK_SEQPACKET, 1, nullptr, 0) > 0) {
+      place = &endpoint.handle_listener;
+    }
+    if (place == nullptr || *place) {
+      return Precondition(
+          "the service manager handed over a socket that is neither the stream nor the sequential "
+          "packet one, or two of a kind: gpuleased.socket must have one ListenStream= and one "
+          "ListenSequentialPacket=");
+    }
+    if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) return ErrnoError("fcntl", errno);
+    *place = std::move(listener);
+  }
+  if (!endpoint.grpc_listener || !endpoint.handle_listener) {
+    return Precondition(
+        "the service manager handed over one socket of the two: gpuleased.socket must have "
+        "ListenStream= for gpulease.sock and ListenSequentialPacket= for handles.sock");
+  }
+  endpoint.activated = true;
+  return true;
+}
+
 }  // namespace
 
 Result<Endpoint> OpenEndpoint(const RuntimePaths& paths, const std::string& socket_group) {
@@ -54,6 +85,9 @@ Result<Endpoint> OpenEndpoint(const RuntimePaths& paths, const std::string& sock
   Result<UniqueFd> lock = TakeLock(paths.directory);
   if (!lock.ok()) return std::move(lock).error();
   endpoint.lock = std::move(*lock);
+  const Result<bool> activated = TakeActivated(endpoint);
+  if (!activated.ok()) return activated.error();
+  if (*activated) return endpoint;
   Result<UniqueFd> handles = ListenUnix(paths.handle_socket, SOCK_SEQPACKET, mode, group);
   if (!handles.ok()) return std::move(handles).error();
   endpoint.handle_listener = std::move(*handles);
@@ -61,6 +95,12 @@ Result<Endpoint> OpenEndpoint(const RuntimePaths& paths, const std::string& sock
   if (!grpc.ok()) return std::move(grpc).error();
   endpoint.grpc_listener = std::move(*grpc);
   return endpoint;
+}
+
+void RemoveSockets(const Endpoint& endpoint, const RuntimePaths& paths) {
+  if (endpoint.activated) return;
+  unlink(paths.handle_socket.c_str());
+  unlink(paths.grpc_socket.c_str());
 }
 
 }  // namespace gpulease::peers

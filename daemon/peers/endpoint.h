@@ -16,16 +16,25 @@ struct Endpoint {
   UniqueFd lock;
   UniqueFd grpc_listener;    // SOCK_STREAM
   UniqueFd handle_listener;  // SOCK_SEQPACKET
+  bool activated = false;    // the service manager made the sockets, and removes them
 };
 
 // Makes the directory (0755) where it is missing, takes the lock, and listens. A socket file that
 // nobody listens on is replaced; anything else in its place is left alone. With `socket_group` the
 // sockets are for its members (0660), else for everybody (0666).
 //
+// Where the service manager hands both sockets over (sd_listen_fds(3)), told apart by their type,
+// they are taken as they are: who may connect is then its matter.
+//
 // Errors:
 //   kAlreadyExists        another gpuleased serves this directory (the message has its pid).
 //   kFailedPrecondition   the directory could be changed by others, or something else is where a
-//   socket goes. kNotFound             no such group. ErrnoError            everything else.
+//                         socket goes, or the service manager's sockets are not these two.
+//   kNotFound             no such group.
+//   ErrnoError            everything else.
 Result<Endpoint> OpenEndpoint(const RuntimePaths& paths, const std::string& socket_group);
+
+// Removes the sockets' files, unless they are the service manager's. Nobody can connect then.
+void RemoveSockets(const Endpoint& endpoint, const RuntimePaths& paths);
 
 }  // namespace gpulease::peers

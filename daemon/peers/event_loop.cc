@@ -28,7 +28,6 @@ void Own(sd_event_source* source, Callback callback) {
 EventLoop::EventLoop() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   GPULEASE_CHECK(sd_event_new(&event_) >= 0, "sd_event_new");
   GPULEASE_CHECK(wake_.get() >= 0, "eventfd");
-  sd_event_set_watchdog(event_, 1);
   wake_source_ = WatchDescriptor(wake_.get(), EPOLLIN, [this](std::uint32_t) { RunPosted(); });
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // EventLoop: systemd's sd-event with owners: descriptors, signals and one timer, called back on the
-// thread that runs it. When the service manager asks for it, the loop feeds its watchdog.
+// thread that runs it.
 #pragma once
 
 #include <systemd/sd-event.h>

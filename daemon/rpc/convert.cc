@@ -350,6 +350,7 @@ void ToProto(const broker::Grant& grant, UserNames& users, v1::AllocateResponse*
 }
 
 void ToProto(const broker::NodeView& view, v1::GetNodeResponse* out) {
+  out->set_message(view.message);
   for (const broker::GpuView& gpu : view.gpus) {
     const driver::GpuDescription& description = gpu.description;
     v1::Gpu* const to = out->add_gpus();
@@ -370,6 +371,9 @@ void ToProto(const broker::NodeView& view, v1::GetNodeResponse* out) {
         break;
       case broker::GpuState::kUnsupported:
         to->set_state(v1::GPU_STATE_UNSUPPORTED);
+        break;
+      case broker::GpuState::kMissing:
+        to->set_state(v1::GPU_STATE_MISSING);
         break;
     }
     to->set_message(gpu.message);

@@ -8,10 +8,11 @@ using grpc::health::v1::Health;
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-HealthCheckResponse::ServingStatus StatusOf(const std::string& service) {
+HealthCheckResponse::ServingStatus StatusOf(const std::string& service, bool admits) {
   const bool known = service.empty() || service == "gpulease.v1.LeaseService" ||
                      service == "gpulease.v1.NodeService";
-  return known ? HealthCheckResponse::SERVING : HealthCheckResponse::SERVICE_UNKNOWN;
+  if (!known) return HealthCheckResponse::SERVICE_UNKNOWN;
+  return admits ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING;
 }
 
 // A stream of one message: the status does not change before the connection ends.
@@ -31,7 +32,7 @@ class HealthWatch final : public WaitingCall {
   void Arrive() override {
     Listen(services_, async_, queue_);
     HealthCheckResponse response;
-    response.set_status(StatusOf(request_.service()));
+    response.set_status(StatusOf(request_.service(), services_.broker.admits()));
     writer_.Write(response, NewTag([](WaitingCall&, bool) {}));
   }
   void End() override {
@@ -52,8 +53,8 @@ void HealthService::Listen(grpc::ServerCompletionQueue& queue) {
               [this](grpc::ServerContext& context, const HealthCheckRequest& request,
                      HealthCheckResponse& response) {
                 return Serve(services_, context, [&](const peers::Peer&) -> Status {
-                  response.set_status(StatusOf(request.service()));
-                  if (response.status() == HealthCheckResponse::SERVING) return {};
+                  response.set_status(StatusOf(request.service(), services_.broker.admits()));
+                  if (response.status() != HealthCheckResponse::SERVICE_UNKNOWN) return {};
                   return MakeError(Code::kNotFound, Reason::kBadField,
                                    "service: there is no service \"" + request.service() + "\"");
                 });

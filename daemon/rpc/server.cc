@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/rpc/server.h"
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
@@ -20,6 +21,23 @@ namespace {
 constexpr int kLargestRequest = 1 << 20;
 // How long cancelled calls may take to notice.
 constexpr Duration kCancelledEnd = std::chrono::milliseconds(300);
+
+// Goes through the queue and answers at its end.
+class Question final : public Completion {
+ public:
+  Question(grpc::ServerCompletionQueue& queue, std::function<void()> answered)
+      : answered_(std::move(answered)) {
+    alarm_.Set(&queue, std::chrono::system_clock::now(), this);
+  }
+  void Complete(bool ok) override {
+    if (ok) answered_();
+    delete this;
+  }
+
+ private:
+  const std::function<void()> answered_;
+  grpc::Alarm alarm_;
+};
 
 }  // namespace
 
@@ -71,6 +89,10 @@ Server::~Server() = default;
 
 void Server::Serve(UniqueFd connection) {
   grpc::AddInsecureChannelFromFd(parts_->server.get(), connection.Release());
+}
+
+void Server::Ask(std::function<void()> answered) {
+  new Question(*parts_->queue, std::move(answered));  // ends itself
 }
 
 bool Server::Shutdown(Duration bound) {

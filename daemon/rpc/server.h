@@ -3,6 +3,7 @@
 // Server: the gRPC server. It listens nowhere: accepted connections are given to it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,8 @@ class Server {
 
   // Takes a connected, non-blocking socket that is in the PeerTable already.
   void Serve(UniqueFd connection);
+  // Calls `answered` from a thread that serves calls, as soon as one is free. Not after Shutdown.
+  void Ask(std::function<void()> answered);
   // Tells clients that it ends, waits for calls in progress, and cancels what is left after
   // `bound`. False when a call does not end even so (it is stuck in the driver): a thread is left
   // behind, and the Server must not be destroyed.

@@ -17,6 +17,8 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::TextFormat;
 
+constexpr std::uint32_t kMostGpus = 128;
+
 // The first mistake that the parser finds, with its place.
 class FirstMistake : public google::protobuf::io::ErrorCollector {
  public:
@@ -84,6 +86,17 @@ bool IsName(std::string_view text) {
              std::string_view::npos;
 }
 
+// "GPU-8-4-4-4-12" hexadecimal digits.
+bool IsGpuUuid(std::string_view text) {
+  constexpr std::string_view kPattern = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+  if (text.size() != kPattern.size()) return false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const bool digit = (text[i] >= '0' && text[i] <= '9') || (text[i] >= 'a' && text[i] <= 'f');
+    if (kPattern[i] == 'x' ? !digit : text[i] != kPattern[i]) return false;
+  }
+  return true;
+}
+
 Error Mistake(std::string text) {
   return MakeError(Code::kInvalidArgument, Reason::kBadField, std::move(text));
 }
@@ -138,6 +151,20 @@ Result<Settings> ParseSettings(std::string_view text, const std::string& file) {
   settings.populate_threads =
       check.Number("populate_threads", config.has_populate_threads(), config.populate_threads(),
                    settings.populate_threads, 0, 64);
+  settings.gpu_wait = milliseconds("gpu_wait_ms", config.has_gpu_wait_ms(), config.gpu_wait_ms(),
+                                   settings.gpu_wait);
+  for (const std::string& uuid : config.expected_gpus()) {
+    if (!IsGpuUuid(uuid)) {
+      check.Fail("expected_gpus",
+                 "\"" + uuid + "\" is no UUID; write it as nvidia-smi -L prints it, GPU-…");
+    }
+    settings.expected_gpus.push_back(uuid);
+  }
+  if (config.has_expected_gpu_count()) {
+    const auto named = static_cast<std::uint32_t>(config.expected_gpus_size());
+    settings.expected_gpu_count =
+        check.Number("expected_gpu_count", true, config.expected_gpu_count(), 0, named, kMostGpus);
+  }
   if (!config.log_level().empty()) settings.log_level = config.log_level();
   static const std::set<std::string> kLevels = {"trace", "debug", "info", "warn", "error"};
   if (!kLevels.contains(settings.log_level)) {

@@ -42,6 +42,9 @@ struct Settings {
   std::uint32_t populate_threads = 0;
   std::string log_level = "info";
   std::vector<Tenant> tenants;
+  std::vector<std::string> expected_gpus;  // UUIDs
+  std::optional<std::uint32_t> expected_gpu_count;
+  Duration gpu_wait = std::chrono::seconds(60);
 };
 
 // Reads `text`; `file` is for messages alone.

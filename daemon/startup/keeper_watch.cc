@@ -3,10 +3,12 @@
 
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
+#include <sys/random.h>
 
 #include <thread>
 #include <utility>
 
+#include "base/check.h"
 #include "daemon/state/record.h"
 
 namespace gpulease::startup {
@@ -29,6 +31,8 @@ KeeperWatch::KeeperWatch(peers::EventLoop& loop, std::string socket, std::string
 
 KeeperWatch::Found KeeperWatch::Take() {
   Found found;
+  GPULEASE_CHECK(getrandom(&found.instance, sizeof found.instance, 0) == sizeof found.instance,
+                 "getrandom");
   const Time until = After(BootClock::now(), kPatience);
   Result<keeper::Welcome> welcome = link_->Connect(socket_, version_);
   while (!welcome.ok() && welcome.error().code == Code::kAborted && BootClock::now() < until) {

@@ -23,7 +23,7 @@ class KeeperWatch {
     std::vector<state::Kept> kept;
     // The daemon died again and again with these: have them all quarantined.
     bool aside = false;
-    // The instance of the life that is gone on with; zeros: none.
+    // Of the life that is gone on with, or a new one.
     std::array<std::uint8_t, 16> instance{};
   };
 

@@ -10,15 +10,20 @@
 
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/numa.h"
+#include "daemon/startup/expectation.h"
 #include "driver/simulated/simulated.h"
 
 namespace gpulease::startup {
 namespace {
 
+constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
+// What the variable above was when the daemon was started, while LimitDriver has changed it: ""
+// when it was not set, else "=" and its value.
+constexpr char kGivenVisible[] = "GPULEASE_GIVEN_VISIBLE_DEVICES";
 constexpr std::size_t kProbe = 16 * kMiB;  // more than the usual limit of 8 MiB
 
 Status FindGpus(const settings::Settings& settings, const std::string& directory,
-                Machine& machine) {
+                const Continuation& continuation, Machine& machine) {
   driver::DriverChoice choice;
   if (!settings.simulate.empty()) {
     const Result<simulated::NodeSpec> spec = simulated::ParseSpec(settings.simulate);
@@ -29,14 +34,20 @@ Status FindGpus(const settings::Settings& settings, const std::string& directory
     if (!node.ok()) return WithContext("simulate", node.error());
     choice.simulated_directory = machine.simulated_directory;
   }
-  if (const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES")) {
+  if (const char* const visible = std::getenv(kVisible);
+      visible != nullptr && std::getenv(kGivenVisible) == nullptr) {
     machine.warnings.push_back("CUDA_VISIBLE_DEVICES=" + std::string(visible) +
                                " is set for the daemon: the other GPUs are not served");
   }
+  // The driver cannot be loaded without opening a GPU.
+  if (!continuation.drained.empty() && continuation.served.empty()) return {};
   Result<std::shared_ptr<const driver::CudaDriver>> cuda = driver::CudaDriver::Load(choice);
   if (!cuda.ok()) {
-    if (!settings.simulate.empty()) return std::move(cuda).error();
-    machine.warnings.push_back("no GPU is served, host memory alone: " + cuda.error().message);
+    machine.no_driver = std::move(cuda).error();
+    if (!WantsDriver(settings)) {
+      machine.warnings.push_back("no GPU is served, host memory alone: " +
+                                 machine.no_driver->message);
+    }
     return {};
   }
   machine.cuda = std::move(*cuda);
@@ -52,7 +63,10 @@ Status FindGpus(const settings::Settings& settings, const std::string& directory
   }
   Result<std::vector<driver::GpuDescription>> gpus =
       driver::DescribeGpus(*machine.cuda, machine.nvml.get());
-  if (!gpus.ok()) return std::move(gpus).error();
+  if (!gpus.ok()) {
+    machine.no_driver = std::move(gpus).error();
+    return {};
+  }
   for (driver::GpuDescription& gpu : *gpus) {
     if (!gpu.unsupported.empty()) {
       machine.warnings.push_back(gpu.uuid + " is not leased from: " + gpu.unsupported);
@@ -123,9 +137,36 @@ void FindHostMemory(const settings::Settings& settings, Machine& machine) {
 
 }  // namespace
 
-Result<Machine> FindMachine(const settings::Settings& settings, const std::string& directory) {
+std::vector<std::string> Machine::Uuids() const {
+  std::vector<std::string> uuids;
+  for (const broker::Pool& pool : pools) {
+    if (pool.spec.kind == ledger::PoolKind::kDevice) uuids.push_back(pool.gpu.uuid);
+  }
+  for (const driver::GpuDescription& gpu : unsupported) uuids.push_back(gpu.uuid);
+  return uuids;
+}
+
+void LimitDriver(const Continuation& continuation) {
+  if (const char* const given = std::getenv(kGivenVisible)) {
+    if (*given == '\0') {
+      unsetenv(kVisible);
+    } else {
+      setenv(kVisible, given + 1, 1);
+    }
+    unsetenv(kGivenVisible);
+  }
+  if (continuation.drained.empty()) return;
+  const char* const visible = std::getenv(kVisible);
+  setenv(kGivenVisible, visible == nullptr ? "" : ("=" + std::string(visible)).c_str(), 1);
+  std::string served;
+  for (const std::string& uuid : continuation.served) served += (served.empty() ? "" : ",") + uuid;
+  setenv(kVisible, served.c_str(), 1);
+}
+
+Result<Machine> FindMachine(const settings::Settings& settings, const std::string& directory,
+                            const Continuation& continuation) {
   Machine machine;
-  GPULEASE_RETURN_IF_ERROR(FindGpus(settings, directory, machine));
+  GPULEASE_RETURN_IF_ERROR(FindGpus(settings, directory, continuation, machine));
   FindHostMemory(settings, machine);
   return machine;
 }

@@ -208,6 +208,10 @@ Bytes Node::Used(int gpu) const {
 
 void Node::SetOutsideBytes(int gpu, Bytes bytes) { mapping_->file->gpus[gpu].outside = bytes; }
 
+void Node::SetPresent(int gpu, bool present) { mapping_->file->gpus[gpu].absent = present ? 0 : 1; }
+
+bool Node::present(int gpu) const { return mapping_->file->gpus[gpu].absent.load() == 0; }
+
 void Node::SetUtilization(int gpu, int percent) {
   mapping_->file->gpus[gpu].utilization = static_cast<std::uint32_t>(percent);
 }

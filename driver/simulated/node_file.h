@@ -19,7 +19,7 @@
 namespace gpulease::simulated {
 
 inline constexpr std::uint64_t kNodeMagic = 0x31444f4e'4d495347;  // "GSIMNOD1"
-inline constexpr std::uint32_t kNodeVersion = 1;
+inline constexpr std::uint32_t kNodeVersion = 2;
 inline constexpr int kMaxFaults = 32;
 inline constexpr int kMaxProcesses = 1024;  // with a context, on all GPUs; more are not listed
 inline constexpr char kNodeFileName[] = "/node";
@@ -30,6 +30,8 @@ struct GpuRecord {
   std::atomic<std::uint64_t> outside;
   std::atomic<std::uint32_t> utilization;
   std::atomic<std::uint32_t> lost;
+  std::atomic<std::uint32_t> absent;
+  std::uint32_t unused;
 };
 
 struct FaultRecord {

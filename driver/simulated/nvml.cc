@@ -103,7 +103,8 @@ nvml::nvmlReturn_t nvmlDeviceGetHandleByUUID(const char* uuid, nvml::nvmlDevice_
   if (uuid == nullptr || device == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
   const NodeFile& file = *State().node.load()->file;
   for (std::uint32_t gpu = 0; gpu < file.gpu_count; ++gpu) {
-    if (driver::FormatUuid(NodeUuid(file, static_cast<int>(gpu))) == uuid) {
+    if (file.gpus[gpu].absent.load() == 0 &&
+        driver::FormatUuid(NodeUuid(file, static_cast<int>(gpu))) == uuid) {
       *device = reinterpret_cast<nvml::nvmlDevice_t>(static_cast<std::uintptr_t>(gpu) + 1);
       return nvml::NVML_SUCCESS;
     }

@@ -14,37 +14,39 @@
 namespace gpulease::simulated {
 namespace {
 
-// CUDA_VISIBLE_DEVICES: ordinals or the beginnings of UUIDs, up to the first that names nothing;
-// all GPUs when it is not set.
-std::vector<int> VisibleGpus(const Node& node) {
-  std::vector<int> gpus;
-  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
-  if (text == nullptr) {
-    for (int gpu = 0; gpu < node.gpu_count(); ++gpu) gpus.push_back(gpu);
-    return gpus;
+// The GPU that `name` of CUDA_VISIBLE_DEVICES names, the beginning of a UUID or a place in
+// `present`; -1: none.
+int NamedGpu(std::string_view name, const Node& node, const std::vector<int>& present) {
+  if (name.substr(0, 4) == "GPU-") {
+    int found = -1;
+    for (const int gpu : present) {
+      if (node.uuid_text(gpu).compare(0, name.size(), name) != 0) continue;
+      if (found >= 0) return -1;
+      found = gpu;
+    }
+    return found;
   }
+  std::size_t number = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
+  return error == std::errc() && end == name.data() + name.size() && number < present.size()
+             ? present[number]
+             : -1;
+}
+
+// The GPUs that are present; with CUDA_VISIBLE_DEVICES those that it names, up to the first name
+// that names nothing.
+std::vector<int> VisibleGpus(const Node& node) {
+  std::vector<int> present;
+  for (int gpu = 0; gpu < node.gpu_count(); ++gpu) {
+    if (node.present(gpu)) present.push_back(gpu);
+  }
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) return present;
+  std::vector<int> gpus;
   std::string_view rest = text;
   while (!rest.empty()) {
     const std::size_t comma = rest.find(',');
-    const std::string_view name = rest.substr(0, comma);
-    int found = -1;
-    if (name.substr(0, 4) == "GPU-") {
-      int matches = 0;
-      for (int gpu = 0; gpu < node.gpu_count(); ++gpu) {
-        if (node.uuid_text(gpu).compare(0, name.size(), name) == 0) {
-          found = gpu;
-          ++matches;
-        }
-      }
-      if (matches != 1) found = -1;
-    } else {
-      int number = -1;
-      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
-      if (error == std::errc() && end == name.data() + name.size() && number >= 0 &&
-          number < node.gpu_count()) {
-        found = number;
-      }
-    }
+    const int found = NamedGpu(rest.substr(0, comma), node, present);
     if (found < 0) break;
     gpus.push_back(found);
     if (comma == std::string_view::npos) break;

@@ -82,6 +82,9 @@ class Node {
   Bytes Used(int gpu) const;
   // Pretends that programs which know no gpulease use that much.
   void SetOutsideBytes(int gpu, Bytes bytes);
+  // A GPU that is not present is shown to no process that loads the driver from here on.
+  void SetPresent(int gpu, bool present);
+  bool present(int gpu) const;
   void SetUtilization(int gpu, int percent);
   int utilization(int gpu) const;
 

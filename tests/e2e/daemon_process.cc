@@ -81,6 +81,21 @@ std::filesystem::path CopyForOtherUsers(const std::filesystem::path& bin) {
   return std::filesystem::path(copy->path()) / "bin";
 }
 
+// In the child: puts `sockets` where sd_listen_fds(3) looks for them, and its pid into
+// `environment`.
+void HandOver(const std::vector<int>& sockets, const std::vector<char*>& environment) {
+  if (sockets.empty()) return;
+  constexpr int kFirst = 3;
+  constexpr int kAside = 100;
+  const int count = static_cast<int>(sockets.size());
+  for (int i = 0; i < count; ++i) dup2(sockets[static_cast<std::size_t>(i)], kAside + i);
+  for (int i = 0; i < count; ++i) dup2(kAside + i, kFirst + i);
+  for (char* const entry : environment) {
+    if (entry == nullptr || std::strncmp(entry, "LISTEN_PID=", 11) != 0) continue;
+    std::snprintf(entry + 11, 11, "%d", getpid());
+  }
+}
+
 }  // namespace
 
 std::string BuiltProgram(const std::string& name) {
@@ -137,9 +152,7 @@ DaemonProcess::DaemonProcess(DaemonOptions options) : options_(std::move(options
   if (options_.uid) {
     GPULEASE_CHECK(chown(folder_.path().c_str(), *options_.uid, *options_.uid) == 0, "chown");
   }
-  if (!options_.config.empty()) {
-    std::ofstream(folder_.path() + "/gpuleased.textproto") << options_.config;
-  }
+  if (!options_.config.empty()) WriteConfig(options_.config);
   Start();
 }
 
@@ -149,21 +162,29 @@ void DaemonProcess::Start() {
   GPULEASE_CHECK(pid_ < 0, "the daemon runs already");
   const std::string notify = folder_.path() + "/notify";
   unlink(notify.c_str());
-  notifications_.Reset(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  notifications_.clear();
+  notify_.Reset(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, notify.c_str(), sizeof address.sun_path - 1);
-  GPULEASE_CHECK(
-      bind(notifications_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
-          chmod(notify.c_str(), 0666) == 0,
-      "the notification socket");
+  GPULEASE_CHECK(bind(notify_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+                     chmod(notify.c_str(), 0666) == 0,
+                 "the notification socket");
 
-  std::vector<std::string> arguments = {BuiltProgram("gpuleased"), "--simulate", options_.simulate,
-                                        "--runtime-dir", runtime_dir_};
+  std::vector<std::string> arguments = {BuiltProgram("gpuleased"), "--runtime-dir", runtime_dir_};
+  if (!options_.simulate.empty()) {
+    arguments.insert(arguments.end(), {"--simulate", options_.simulate});
+  }
   if (!options_.config.empty()) {
     arguments.insert(arguments.end(), {"--config", folder_.path() + "/gpuleased.textproto"});
   }
-  std::vector<std::string> variables = Environment({"NOTIFY_SOCKET=" + notify});
+  std::vector<std::string> extra = options_.environment;
+  extra.push_back("NOTIFY_SOCKET=" + notify);
+  if (!options_.sockets.empty()) {
+    extra.push_back("LISTEN_FDS=" + std::to_string(options_.sockets.size()));
+    extra.push_back("LISTEN_PID=          ");  // the child's, once it has one
+  }
+  std::vector<std::string> variables = Environment(extra);
   const std::vector<char*> argv = Pointers(arguments);
   const std::vector<char*> envp = Pointers(variables);
   const std::string log_path = folder_.path() + "/log";
@@ -183,19 +204,38 @@ void DaemonProcess::Start() {
       }
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    HandOver(options_.sockets, envp);
     execve(argv[0], argv.data(), envp.data());
     _exit(127);
   }
-  const bool ready = Eventually([&] {
-    char text[512] = {};
-    if (recv(notifications_.get(), text, sizeof text - 1, MSG_DONTWAIT) > 0 &&
-        std::strstr(text, "READY=1") != nullptr) {
-      return true;
-    }
-    return !running();
-  });
-  GPULEASE_CHECK(ready && pid_ > 0, "the daemon did not become ready:\n" + log());
+  if (!options_.await_ready) return;
+  GPULEASE_CHECK(AwaitNotification("READY=1") && pid_ > 0,
+                 "the daemon did not become ready:\n" + log());
 }
+
+const std::string& DaemonProcess::notifications() {
+  char text[4096];
+  for (ssize_t size; (size = recv(notify_.get(), text, sizeof text, MSG_DONTWAIT)) > 0;)
+    notifications_ += std::string(text, static_cast<std::size_t>(size)) + "\n";
+  return notifications_;
+}
+
+bool DaemonProcess::AwaitNotification(const std::string& text, std::chrono::milliseconds patience) {
+  bool said = false;
+  static_cast<void>(Eventually(
+      [&] {
+        said = notifications().find(text) != std::string::npos;
+        return said || !running();
+      },
+      patience));
+  return said;
+}
+
+void DaemonProcess::WriteConfig(const std::string& text) const {
+  std::ofstream(folder_.path() + "/gpuleased.textproto") << text;
+}
+
+void DaemonProcess::Signal(int signal) const { kill(pid_, signal); }
 
 bool DaemonProcess::running() {
   if (pid_ < 0) return false;

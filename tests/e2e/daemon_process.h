@@ -49,6 +49,9 @@ struct DaemonOptions {
   std::optional<std::uint32_t> uid;         // runs as this user (as root only)
   std::optional<std::uint32_t> open_files;  // RLIMIT_NOFILE, soft and hard
   std::string runtime_dir;                  // empty: one of its own
+  bool await_ready = true;
+  std::vector<std::string> environment;  // "NAME=value"
+  std::vector<int> sockets;              // listening ones that it gets as a service manager's
 };
 
 // Threads: one.
@@ -63,6 +66,14 @@ class DaemonProcess {
 
   // Starts it again in the same directory.
   void Start();
+  // All that it has said to its service manager since Start, a message a line or more.
+  const std::string& notifications();
+  // Whether it says `text` within `patience`; said before counts.
+  bool AwaitNotification(const std::string& text,
+                         std::chrono::milliseconds patience = std::chrono::seconds(20));
+  // Writes the configuration file anew.
+  void WriteConfig(const std::string& text) const;
+  void Signal(int signal) const;
   // Asks it to end. What it exits with, or -1 when it did not end in time, or by a signal.
   int Stop(std::chrono::milliseconds bound = std::chrono::seconds(2));
   void Terminate();  // SIGTERM, and returns at once
@@ -89,7 +100,8 @@ class DaemonProcess {
   const DaemonOptions options_;
   TemporaryDirectory folder_;
   std::string runtime_dir_;
-  UniqueFd notifications_;
+  UniqueFd notify_;
+  std::string notifications_;
   pid_t pid_ = -1;
 };
 

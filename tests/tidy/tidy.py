@@ -50,7 +50,7 @@ OUTSIDERS = [
     (r'protozero/', 'protozero', ('client/sdk/', 'tests/')),
     (r'absl/', 'Abseil', ('daemon/', 'client/ctl/', 'client/bench/', 'tests/')),
     (r'spdlog/', 'spdlog', ('daemon/', 'tests/')),
-    (r'CLI/', 'CLI11', ('daemon/main.cc', 'daemon/settings/', 'client/ctl/', 'client/bench/', 'client/examples/')),
+    (r'CLI/', 'CLI11', ('daemon/startup/', 'client/ctl/', 'client/bench/', 'client/examples/')),
     (r'(gtest|gmock)/', 'GoogleTest', ('tests/',)),
 ]
 

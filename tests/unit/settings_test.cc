@@ -39,6 +39,9 @@ TEST(SettingsTest, TheShippedFileHasTheDefaultsAndEveryOption) {
   EXPECT_EQ(shipped->populate_threads, defaults.populate_threads);
   EXPECT_EQ(shipped->log_level, defaults.log_level);
   EXPECT_TRUE(shipped->tenants.empty());
+  EXPECT_EQ(shipped->gpu_wait, defaults.gpu_wait);
+  EXPECT_TRUE(shipped->expected_gpus.empty());
+  EXPECT_EQ(shipped->expected_gpu_count, std::nullopt);
 }
 
 TEST(SettingsTest, AMistakeNamesFileLineAndField) {
@@ -61,6 +64,20 @@ TEST(SettingsTest, AMistakeNamesFileLineAndField) {
   EXPECT_THAT(MistakeIn("tenants { name: \"a\" }"), testing::HasSubstr("matches nobody"));
   EXPECT_THAT(MistakeIn("tenants { name: \"a\" cgroup_prefix: \"x\" }"),
               testing::HasSubstr("must begin with"));
+}
+
+TEST(SettingsTest, ExpectedGpusAreUuidsAndNoFewerThanAreNamed) {
+  const std::string named = "expected_gpus: \"GPU-0d46a40f-0576-bc48-cbed-3b6949a86910\"\n";
+  const auto settings = ParseSettings(named + "expected_gpu_count: 8", "x.textproto");
+  ASSERT_TRUE(settings.ok()) << settings.error().message;
+  EXPECT_THAT(settings->expected_gpus,
+              testing::ElementsAre("GPU-0d46a40f-0576-bc48-cbed-3b6949a86910"));
+  EXPECT_EQ(settings->expected_gpu_count, 8u);
+  EXPECT_EQ(ParseSettings("expected_gpu_count: 0", "x.textproto")->expected_gpu_count, 0u);
+  EXPECT_THAT(MistakeIn("expected_gpus: \"GPU-0\""),
+              testing::HasSubstr("expected_gpus: \"GPU-0\" is no UUID"));
+  EXPECT_THAT(MistakeIn(named + "expected_gpu_count: 0"),
+              testing::HasSubstr("expected_gpu_count: 0 is outside 1 to"));
 }
 
 TEST(SettingsTest, AMissingFileIsNamed) {

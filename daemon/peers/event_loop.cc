@@ -123,6 +123,13 @@ void EventLoop::RunPosted() {
 }
 
 void EventLoop::Run() { GPULEASE_CHECK(sd_event_loop(event_) >= 0, "sd_event_loop"); }
+void EventLoop::RunReady() {
+  int served;
+  do {
+    served = sd_event_run(event_, 0);
+    GPULEASE_CHECK(served >= 0, "sd_event_run");
+  } while (served > 0);
+}
 void EventLoop::Exit() { sd_event_exit(event_, 0); }
 
 }  // namespace gpulease::peers

@@ -44,6 +44,8 @@ class EventLoop {
   void Post(std::function<void()> task);
   // Runs until Exit().
   void Run();
+  // Serves what is there already, and returns.
+  void RunReady();
   void Exit();
 
  private:

@@ -17,7 +17,7 @@ class LeaseService {
   // Begins to serve, once the server has started.
   void Listen(grpc::ServerCompletionQueue& queue);
 
- private:
+  // The methods that answer at once, as they stand behind gRPC.
   Status Allocate(const peers::Peer& peer, const v1::AllocateRequest& request,
                   v1::AllocateResponse& response);
   Status Open(const peers::Peer& peer, const v1::OpenRequest& request, v1::OpenResponse& response);
@@ -30,6 +30,7 @@ class LeaseService {
   Status ListLeases(const peers::Peer& peer, const v1::ListLeasesRequest& request,
                     v1::ListLeasesResponse& response);
 
+ private:
   const Services& services_;
   v1::LeaseService::AsyncService async_;
 };

@@ -25,11 +25,12 @@ class NodeService {
   grpc::Service& service() { return async_; }
   void Listen(grpc::ServerCompletionQueue& queue);
 
- private:
+  // The methods, as they stand behind gRPC.
   Status GetNode(v1::GetNodeResponse& response);
   Status ListSessions(const peers::Peer& peer, const v1::ListSessionsRequest& request,
                       v1::ListSessionsResponse& response);
 
+ private:
   const Services& services_;
   const NodeFacts facts_;
   v1::NodeService::AsyncService async_;

@@ -57,6 +57,7 @@ OUTSIDERS = [
 CODE = ('.cc', '.h', '.c', '.inc', '.cu')
 WITH_LICENCE = CODE + ('.proto', '.py', '.sh', '.cmake', '.textproto', '.service', '.socket', '.conf', 'CMakeLists.txt')
 NOT_OURS_TO_FORMAT = ('.png', '.svg', '.json', 'LICENSE')
+FUZZED = 'tests/fuzz/corpus/'  # what a fuzzer made up
 FORBIDDEN_WORDS = re.compile(r'\b(' + '|'.join(('TO' + 'DO', 'FIX' + 'ME', 'XX' + 'X', 'HA' + 'CK')) + r')\b')
 VAGUE_NAMES = re.compile(r'(^|_)(manager|helpers?|utils?|misc|common|stuff|data|info)(_|\.|$)')
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')
@@ -189,7 +190,7 @@ def findings(root):
     """All that is wrong below root, as lines to print."""
     paths = tree(root)
     for path in paths:
-        if path.endswith(NOT_OURS_TO_FORMAT):
+        if path.endswith(NOT_OURS_TO_FORMAT) or path.startswith(FUZZED):
             continue
         with open(os.path.join(root, path), 'rb') as file:
             content = file.read()

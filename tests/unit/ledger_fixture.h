@@ -11,28 +11,9 @@
 #include <vector>
 
 #include "daemon/ledger/ledger.h"
+#include "tests/unit/ledger_pools.h"
 
 namespace gpulease::ledger {
-
-inline PoolSpec Gpu(std::string name, Bytes total, Bytes headroom = 0) {
-  PoolSpec spec;
-  spec.name = std::move(name);
-  spec.total = total;
-  spec.headroom = headroom;
-  spec.granularity = 2 * kMiB;
-  spec.largest_chunk = kGiB;
-  return spec;
-}
-
-inline PoolSpec Node(std::string name, Bytes total) {
-  PoolSpec spec;
-  spec.kind = PoolKind::kHost;
-  spec.name = std::move(name);
-  spec.total = total;
-  spec.granularity = 4 * kKiB;
-  spec.largest_chunk = kGiB;
-  return spec;
-}
 
 // Pool 0 is a GPU of 100 GiB, pool 1 a node of 50 GiB.
 inline Options OneGpu() {

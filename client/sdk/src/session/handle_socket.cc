@@ -85,11 +85,6 @@ Result<handle::Welcome> ReadWelcome(int socket, Deadline deadline) {
 
 }  // namespace
 
-bool HandedLease::complete() const {
-  return !descriptors.empty() && std::all_of(descriptors.begin(), descriptors.end(),
-                                             [](const LocalFd& fd) { return !!fd; });
-}
-
 Result<std::shared_ptr<HandleSocket>> HandleSocket::Connect(const Options& options) {
   Result<LocalFd> socket = ConnectUnix(options.path, SOCK_SEQPACKET);
   if (!socket.ok()) return std::move(socket).error();
@@ -223,13 +218,6 @@ void HandleSocket::Take(const handle::Push& push, std::vector<UniqueFd> descript
     Answer(push, held_.contains(push.lease_id));
     return;
   }
-  const std::uint64_t end = std::uint64_t{push.first} + push.count;
-  if (descriptors.size() != push.count || end > push.total || push.total == 0) {
-    at->second.error = MakeError(Code::kInternal, Reason::kHandOver,
-                                 "the daemon handed over other descriptors than it says");
-    Answer(push, false);
-    return;
-  }
   // After one push of the tag failed, the others are not wanted either.
   if (at->second.error) {
     Answer(push, false);
@@ -239,15 +227,24 @@ void HandleSocket::Take(const handle::Push& push, std::vector<UniqueFd> descript
   auto lease = std::find_if(leases.begin(), leases.end(), [&](const HandedLease& known) {
     return known.lease_id == push.lease_id;
   });
+  // Room is made for what came alone, whatever more is said to come.
+  const std::size_t known = lease == leases.end() ? 0 : lease->descriptors.size();
+  const std::uint64_t end = std::uint64_t{push.first} + push.count;
+  if (descriptors.size() != push.count || push.count == 0 || push.first > known ||
+      end > push.total || (known > 0 && lease->total != push.total)) {
+    at->second.error = MakeError(Code::kInternal, Reason::kHandOver,
+                                 "the daemon handed over other descriptors than it says");
+    Answer(push, false);
+    return;
+  }
   if (lease == leases.end()) lease = leases.emplace(leases.end());
   lease->lease_id = push.lease_id;
   lease->generation = push.generation;
   lease->read_only = push.read_only != 0;
-  lease->descriptors.resize(push.total);
+  lease->total = push.total;
   for (std::uint32_t i = 0; i < push.count; ++i) {
-    LocalFd& slot = lease->descriptors[push.first + i];
     // A push that was repeated: what is there is the same memory.
-    if (!slot) slot = LocalFd(std::move(descriptors[i]), hold);
+    if (push.first + i >= known) lease->descriptors.emplace_back(std::move(descriptors[i]), hold);
   }
   Answer(push, true);
 }

@@ -33,9 +33,10 @@ struct HandedLease {
   std::uint64_t lease_id = 0;
   std::uint64_t generation = 0;
   bool read_only = false;
-  std::vector<LocalFd> descriptors;
+  std::uint32_t total = 0;           // chunks that it has
+  std::vector<LocalFd> descriptors;  // of those that have come
 
-  bool complete() const;
+  bool complete() const { return descriptors.size() == total; }
 };
 
 class HandleSocket final : public SideSource {

@@ -18,6 +18,10 @@
 namespace gpulease::peers {
 namespace {
 
+Error Precondition(std::string message) {
+  return MakeError(Code::kFailedPrecondition, Reason::kUnspecified, std::move(message));
+}
+
 Result<UniqueFd> TakeLock(const std::string& directory) {
   const std::string path = directory + "/gpuleased.lock";
   UniqueFd lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));

@@ -25,7 +25,8 @@ using ledger::SessionId;
 
 class Counter final : public peers::Registrar {
  public:
-  Result<Admitted> Admit(const peers::Peer& peer, const handle::Hello& hello) override {
+  Result<Admitted> Admit(const peers::Peer& peer, const handle::Hello& hello,
+                         const Lifeline&) override {
     GPULEASE_CHECK(peer.pid == getpid(), "whose connection it is");
     GPULEASE_CHECK(peer.process != 0, "a session is a process's");
     const SessionId resumed{hello.resume_session_id};

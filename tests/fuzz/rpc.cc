@@ -45,8 +45,9 @@ peers::Peer PeerOf(std::size_t client) {
 // Gives each connection the identity of the client that is about to say Hello.
 class Masks final : public peers::Registrar {
  public:
-  Result<Admitted> Admit(const peers::Peer&, const handle::Hello& hello) override {
-    Result<Admitted> admitted = broker->Admit(PeerOf(client), hello);
+  Result<Admitted> Admit(const peers::Peer&, const handle::Hello& hello,
+                         const Lifeline& lifeline) override {
+    Result<Admitted> admitted = broker->Admit(PeerOf(client), hello, lifeline);
     if (admitted.ok()) session = admitted->session;
     return admitted;
   }
@@ -73,7 +74,8 @@ struct World {
     settings::Settings settings;
     settings.simulate = "2x64MiB";
     settings.largest_chunk = 2 * kMiB;
-    Result<startup::Machine> machine = startup::FindMachine(settings, front.directory());
+    Result<startup::Machine> machine =
+        startup::FindMachine(settings, front.directory(), startup::Continuation());
     GPULEASE_CHECK(machine.ok(), machine.error().message);
     broker::Options options;
     options.pools = machine->pools;

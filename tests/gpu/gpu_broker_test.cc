@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The real daemon, real processes and a real GPU.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -17,68 +12,16 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "base/unique_fd.h"
 #include "driver/gpu_probe.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/eventually.h"
+#include "tests/gpu/worker_process.h"
 
 namespace gpulease::gpu_test {
 namespace {
 
 using e2e::DaemonProcess;
 using e2e::Eventually;
-
-// A worker and its two pipes.
-class Worker {
- public:
-  Worker(const DaemonProcess& daemon, std::vector<std::string> arguments) {
-    int in[2], out[2];
-    if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0) std::abort();
-    in_.Reset(in[1]);
-    out_.Reset(out[0]);
-    const std::string program = e2e::BuiltProgram("gpulease-gpu-worker");
-    arguments.insert(arguments.begin(), program);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    setenv("GPULEASE_RUNTIME_DIR", daemon.runtime_dir().c_str(), 1);
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(in[0], 0);
-      dup2(out[1], 1);
-      execv(program.c_str(), argv.data());
-      _exit(127);
-    }
-    close(in[0]);
-    close(out[1]);
-    pidfd_.Reset(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
-  }
-  ~Worker() {
-    if (pid_ > 0) Kill();
-  }
-  Worker(Worker&&) = delete;
-
-  // The next line; "" when it ended.
-  std::string Line() {
-    std::string line;
-    for (char c; read(out_.get(), &c, 1) == 1 && c != '\n';) line += c;
-    return line;
-  }
-  void End() {
-    in_.Reset();
-    waitpid(std::exchange(pid_, -1), nullptr, 0);
-  }
-  void Kill() {
-    kill(pid_, SIGKILL);
-    pollfd death{pidfd_.get(), POLLIN, 0};
-    poll(&death, 1, 30'000);
-    waitpid(std::exchange(pid_, -1), nullptr, 0);
-  }
-
- private:
-  pid_t pid_ = -1;
-  UniqueFd in_, out_, pidfd_;
-};
 
 class GpuBrokerTest : public testing::Test {
  protected:
@@ -98,7 +41,7 @@ class GpuBrokerTest : public testing::Test {
   Bytes Used() const { return nvml_->Memory(uuid_)->used; }
   bool ShowsAProcess() const { return !nvml_->Processes(uuid_)->empty(); }
   std::string Ask(std::vector<std::string> arguments) {
-    return Worker(*daemon_, std::move(arguments)).Line();
+    return Worker(daemon_->runtime_dir(), std::move(arguments)).Line();
   }
 
   std::shared_ptr<const driver::NvmlDriver> nvml_;
@@ -115,10 +58,10 @@ TEST_F(GpuBrokerTest, TheDaemonCostsLessThan8MiBAndIsNoProcessOnTheGpu) {
 }
 
 TEST_F(GpuBrokerTest, TwoProcessesReadWhatAThirdWrote) {
-  Worker writer(*daemon_, {"fill", "weights", std::to_string(4 * kGiB), "7"});
+  Worker writer(daemon_->runtime_dir(), {"fill", "weights", std::to_string(4 * kGiB), "7"});
   ASSERT_EQ(writer.Line(), "filled");
-  Worker one(*daemon_, {"check", "weights", "7"});
-  Worker two(*daemon_, {"check", "weights", "7"});
+  Worker one(daemon_->runtime_dir(), {"check", "weights", "7"});
+  Worker two(daemon_->runtime_dir(), {"check", "weights", "7"});
   EXPECT_EQ(one.Line(), "wrong 0");
   EXPECT_EQ(two.Line(), "wrong 0");
   EXPECT_EQ(Ask({"check", "weights", "8"}), "wrong " + std::to_string(kGiB))
@@ -126,7 +69,7 @@ TEST_F(GpuBrokerTest, TwoProcessesReadWhatAThirdWrote) {
 }
 
 TEST_F(GpuBrokerTest, AReadOnlyOpenersStoreFailsInItAlone) {
-  Worker writer(*daemon_, {"fill", "weights", std::to_string(64 * kMiB), "7"});
+  Worker writer(daemon_->runtime_dir(), {"fill", "weights", std::to_string(64 * kMiB), "7"});
   ASSERT_EQ(writer.Line(), "filled");
   EXPECT_EQ(Ask({"store", "weights"}), "CUDA_ERROR_ILLEGAL_ADDRESS");
   EXPECT_EQ(Ask({"check", "weights", "7"}), "wrong 0");
@@ -134,7 +77,7 @@ TEST_F(GpuBrokerTest, AReadOnlyOpenersStoreFailsInItAlone) {
 
 TEST_F(GpuBrokerTest, AnotherUserOpensWhatHeMayAndNothingElse) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can start clients of other users";
-  Worker writer(*daemon_, {"fill", "weights", std::to_string(64 * kMiB), "7"});
+  Worker writer(daemon_->runtime_dir(), {"fill", "weights", std::to_string(64 * kMiB), "7"});
   ASSERT_EQ(writer.Line(), "filled");
   EXPECT_EQ(Ask({"open", "root/weights", "1234"}), "opened");
   EXPECT_EQ(Ask({"open", "root/secrets", "1234"}), "7") << "PERMISSION_DENIED";
@@ -142,10 +85,10 @@ TEST_F(GpuBrokerTest, AnotherUserOpensWhatHeMayAndNothingElse) {
 
 TEST_F(GpuBrokerTest, AKilledWritersMemoryComesBackWithNoByteOfIts) {
   const Bytes most = total_ / 10 * 8;
-  Worker writer(*daemon_, {"scribble", "scratch", std::to_string(most), "180"});
+  Worker writer(daemon_->runtime_dir(), {"scribble", "scratch", std::to_string(most), "180"});
   ASSERT_EQ(writer.Line(), "started");
   // The next owner waits for the same bytes and finds them zero, and still zero while it looks.
-  Worker next(*daemon_, {"check-zero", std::to_string(most)});
+  Worker next(daemon_->runtime_dir(), {"check-zero", std::to_string(most)});
   const auto killed = std::chrono::steady_clock::now();
   writer.Kill();
   const auto dead = std::chrono::steady_clock::now();

@@ -4,6 +4,8 @@
 // with a line, and stays until its input ends where it says so.
 //
 //   fill NAME BYTES SEED           leases, fills by a kernel, "filled", stays
+//   fill-many NAME COUNT BYTES SEED  COUNT leases NAME-0, NAME-1, ... of BYTES, filled by SEED,
+//   SEED + 1 check-many NAME COUNT SEED       opens them read-only, "wrong N" over all of them
 //   check NAME SEED                opens read-only, "wrong N" by a kernel
 //   check-zero BYTES               leases with patience, "nonzero N"
 //   store NAME                     opens read-only and stores by a kernel: the driver's name for it
@@ -17,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "tests/gpu/gpu_kernels.h"
 
@@ -60,6 +63,30 @@ int Main(int argc, char** argv) {
       Say("started");
     }
     Stay();
+  } else if (verb == "fill-many") {
+    std::vector<Lease> leases;
+    std::vector<Mapping> mappings;
+    for (unsigned long i = 0; i < std::stoul(argument(3)); ++i) {
+      leases.push_back(client.Allocate({.size_bytes = std::stoull(argument(4)),
+                                        .name = argument(2) + "-" + std::to_string(i),
+                                        .mode = 0644}));
+      mappings.push_back(leases.back().Map());
+      GpuKernels(mappings.back().device_ordinal())
+          .Fill(mappings.back().device_pointer(), mappings.back().size_bytes() / 4,
+                static_cast<std::uint32_t>(std::stoul(argument(5)) + i));
+    }
+    Say("filled");
+    Stay();
+  } else if (verb == "check-many") {
+    std::uint64_t wrong = 0;
+    for (unsigned long i = 0; i < std::stoul(argument(3)); ++i) {
+      Lease lease = client.Open(argument(2) + "-" + std::to_string(i), Access::kReadOnly);
+      Mapping mapping = lease.Map();
+      wrong += GpuKernels(mapping.device_ordinal())
+                   .Wrong(mapping.device_pointer(), mapping.size_bytes() / 4,
+                          static_cast<std::uint32_t>(std::stoul(argument(4)) + i));
+    }
+    Say("wrong " + std::to_string(wrong));
   } else if (verb == "check") {
     Lease lease = client.Open(argument(2), Access::kReadOnly);
     Mapping mapping = lease.Map();

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -27,6 +28,7 @@
 #include "daemon/startup/membership.h"
 #include "daemon/startup/notification.h"
 #include "daemon/startup/options.h"
+#include "daemon/startup/reload.h"
 #include "daemon/startup/renewal.h"
 #include "daemon/startup/watchdog.h"
 
@@ -64,14 +66,16 @@ void Describe(const startup::Machine& machine) {
 }
 
 // Until a signal ends it, or executes itself anew with `arguments`.
-int Run(char** arguments, const settings::Settings& settings, const RuntimePaths& paths) {
+int Run(char** arguments, const startup::CommandLine& line, const settings::Settings& settings,
+        const RuntimePaths& paths) {
   const std::optional<startup::Continuation> before = startup::TakeContinuation();
   startup::Continuation continuation = before.value_or(startup::Continuation());
   startup::LimitDriver(continuation);
   Result<startup::DescriptorBudget> budget = startup::RaiseDescriptorLimit();
   if (!budget.ok()) return Fail(budget.error());
-  const Result<startup::Membership> membership = startup::Membership::Make(settings);
-  if (!membership.ok()) return Fail(membership.error(), kBadConfiguration);
+  Result<startup::Membership> made = startup::Membership::Make(settings);
+  if (!made.ok()) return Fail(made.error(), kBadConfiguration);
+  startup::CurrentMembership membership(std::move(*made));
   // The kernel tells about a file lease that somebody breaks by this signal; nobody here needs to
   // be told.
   signal(SIGIO, SIG_IGN);
@@ -87,6 +91,8 @@ int Run(char** arguments, const settings::Settings& settings, const RuntimePaths
   };
   const peers::EventLoop::Source term = loop.WatchSignal(SIGTERM, stop);
   const peers::EventLoop::Source interrupt = loop.WatchSignal(SIGINT, stop);
+  std::function<void()> on_hang_up;
+  const peers::EventLoop::Source hang_up = loop.WatchSignal(SIGHUP, [&] { on_hang_up(); });
 
   Result<peers::Endpoint> endpoint =
       before ? startup::AdoptEndpoint(*before) : peers::OpenEndpoint(paths, settings.socket_group);
@@ -105,9 +111,9 @@ int Run(char** arguments, const settings::Settings& settings, const RuntimePaths
   broker::Options options = startup::BrokerOptions(settings, *budget, *machine);
   options.keeper = keeper.link();
   options.instance = instance;
-  options.tenant_of = [&](const peers::Peer& peer) { return membership->TenantOf(peer); };
+  options.tenant_of = [&](const peers::Peer& peer) { return membership.Get()->TenantOf(peer); };
   options.is_administrator = [&](const peers::Peer& peer) {
-    return membership->IsAdministrator(peer);
+    return membership.Get()->IsAdministrator(peer.user);
   };
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
   broker::Broker broker(std::move(options));
@@ -124,6 +130,9 @@ int Run(char** arguments, const settings::Settings& settings, const RuntimePaths
       std::move(reception_options));
   broker.Attach(reception.get());
   keeper.Start(broker, std::move(found));
+
+  startup::Reload reload(line, settings, membership, broker, *reception);
+  on_hang_up = [&] { reload.Run(); };
 
   const peers::EventLoop::Source deadline = loop.MakeTimer([&] { broker.Tick(); });
   broker.OnDeadline(
@@ -146,9 +155,12 @@ int Run(char** arguments, const settings::Settings& settings, const RuntimePaths
     watchdog.emplace(loop, *interval, ask, startup::FeedWatchdog);
   }
 
-  // Without a keeper, what leases hold would end with this image.
-  startup::Renewal renewal(loop, continuation,
-                           [&] { return keeper.link()->connected() || broker.lease_count() == 0; });
+  // Without a keeper, what leases hold would end with this image; and the next one reads the
+  // configuration again.
+  startup::Renewal renewal(loop, continuation, [&] {
+    return (keeper.link()->connected() || broker.lease_count() == 0) &&
+           startup::LoadSettings(line).ok();
+  });
   const startup::Arrivals arrivals(loop, broker, renewal, settings, *machine, [&] {
     spdlog::info("gpuleased {} serves {} (up to {} connections, {} chunks)", GPULEASE_VERSION,
                  paths.directory, budget->connections, budget->chunks);
@@ -201,7 +213,7 @@ int Main(int argc, char** argv) {
     std::printf("%s: ok\n", line.config.empty() ? "defaults" : line.config.c_str());
     return EXIT_SUCCESS;
   }
-  return Run(argv, *settings, *paths);
+  return Run(argv, line, *settings, *paths);
 }
 
 }  // namespace

@@ -63,6 +63,7 @@ Error SessionEnded() {
 Broker::Broker(Options options)
     : options_(std::move(options)),
       ledger_(LedgerOptions(options_)),
+      release_bound_(options_.limits.release_bound),
       watches_(options_.pools.size()) {
   makers_ = std::make_unique<memory::Lane>("makers", 4, [] { return kNever; });
   for (PoolIndex i = 0; i < options_.pools.size(); ++i) {
@@ -166,6 +167,16 @@ void Broker::Tick() {
     MutexLock lock(mutex_);
     told_deadline_ = kNever;
     ledger_.Tick(BootClock::now(), effects);
+  }
+  Carry(std::move(effects));
+}
+
+void Broker::SetTerms(const ledger::Terms& terms) {
+  Effects effects;
+  {
+    MutexLock lock(mutex_);
+    release_bound_ = terms.limits.release_bound;
+    ledger_.SetTerms(terms, BootClock::now(), effects);
   }
   Carry(std::move(effects));
 }

@@ -91,6 +91,8 @@ class Broker : public peers::Registrar {
   void KeepOut(std::optional<Error> reason);
   // GPUs that are expected and not there: shown with the others.
   void ShowMissing(std::vector<AbsentGpu> gpus);
+  // New terms: see Ledger::SetTerms.
+  void SetTerms(const ledger::Terms& terms);
   // Fails every wait and tells watchers. Nothing is granted afterwards.
   void Stop();
   // Ends the lanes; false when a driver call did not return.
@@ -241,6 +243,7 @@ class Broker : public peers::Registrar {
   std::unordered_set<ledger::LeaseId> kept_ GPULEASE_GUARDED_BY(mutex_);  // the keeper has these
   std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;
   Time told_deadline_ GPULEASE_GUARDED_BY(mutex_) = kNever;
+  Duration release_bound_ GPULEASE_GUARDED_BY(mutex_);
   bool stopping_ GPULEASE_GUARDED_BY(mutex_) = false;
   std::optional<Error> keep_out_ GPULEASE_GUARDED_BY(mutex_);
   std::vector<AbsentGpu> missing_ GPULEASE_GUARDED_BY(mutex_);

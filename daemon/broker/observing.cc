@@ -44,7 +44,7 @@ Time Broker::NextObservation(PoolIndex pool, Time now) {
   }
   if (watch.releasing_since == kNever) watch.releasing_since = now;
   const Duration waited = now - watch.releasing_since;
-  if (waited > options_.limits.release_bound) return After(now, kAfterBound);
+  if (waited > release_bound_) return After(now, kAfterBound);
   return After(now, std::clamp(waited / 16, kShortestPause, kLongestPause));
 }
 

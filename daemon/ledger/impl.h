@@ -2,7 +2,7 @@
 //
 // Ledger::Impl: the ledger's books and the steps that commands are made of. Its members are defined
 // where their verbs are: sessions.cc, allocate.cc, serve.cc, groups.cc, holdings.cc, release.cc,
-// restore.cc, observe.cc, reading.cc, invariants.cc.
+// restore.cc, observe.cc, terms.cc, reading.cc, invariants.cc.
 //
 // After each command: nothing that waits could be served now, and `reserved` and the tenants'
 // `held` say what those that wait keep others from.
@@ -51,6 +51,7 @@ struct Ledger::Impl {
   void ObserveLease(LeaseId lease, bool in_use, Time now, Effects& effects);
   void SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
                      Effects& effects);
+  void SetTerms(const Terms& terms, Time now, Effects& effects);
   void Tick(Time now, Effects& effects);
   void Stop(Time now, Effects& effects);
   std::vector<LeaseId> TakeChanges();
@@ -134,6 +135,10 @@ struct Ledger::Impl {
   // ---- restore.cc
   Status CheckRestored(const RestoredLease& restored) const;
   Group& RestoreGroup(const RestoredLease& restored, SessionRecord* owner);
+
+  // ---- terms.cc
+  // Fails what waits and could never be granted.
+  void FailHopeless(Effects& effects);
 
   // ---- observe.cc
   // `bytes` of a closed lease are free; erases it with the last of them.

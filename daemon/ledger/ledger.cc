@@ -130,6 +130,11 @@ void Ledger::SetPoolUsable(PoolIndex pool, bool usable, std::string_view message
   impl_->Verify();
 }
 
+void Ledger::SetTerms(const Terms& terms, Time now, Effects& effects) {
+  impl_->SetTerms(terms, now, effects);
+  impl_->Verify();
+}
+
 void Ledger::Tick(Time now, Effects& effects) {
   impl_->Tick(now, effects);
   impl_->Verify();

@@ -44,6 +44,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -119,6 +120,18 @@ struct SessionSpec {
   TenantSpec tenant;          // by name: the first session of a tenant makes it, the last specs win
   std::string program;
   std::string client_version;
+};
+
+// What may change while the ledger works: SetTerms.
+struct Terms {
+  struct Pool {
+    Bytes headroom = 0;
+    Bytes largest_chunk = 0;
+  };
+  Limits limits;
+  std::vector<TenantSpec> tenants;  // new limits, by name
+  std::vector<Pool> pools;          // as many as there are
+  std::function<bool(const UserSpec&)> is_administrator;
 };
 
 enum class PageSize : std::uint8_t { kAuto, kSmall, kHuge };
@@ -410,6 +423,13 @@ class Ledger {
   // Grants from it stop or go on. Leases on it are left alone.
   void SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
                      Effects& effects);
+
+  // ---- the rules
+
+  // New terms from here on. What is granted stays, also where it is more than the new terms allow;
+  // what waits and could never be granted any more fails; waits and graces that run keep their end.
+  // Tenants that are not in the list, and the number of chunks, stay as they are.
+  void SetTerms(const Terms& terms, Time now, Effects& effects);
 
   // Ends what time ends: waits, graces, the bound of releasing. Call it at NextDeadline().
   void Tick(Time now, Effects& effects);

@@ -89,6 +89,11 @@ void Reception::StopAccepting() {
   accept_grpc_.reset();
 }
 
+void Reception::SetTerms(Duration session_grace, std::uint32_t connections_per_user) {
+  options_.session_grace = session_grace;
+  options_.connections_per_user = connections_per_user;
+}
+
 // ------------------------------------------------------------------------------------------------
 // accepting
 

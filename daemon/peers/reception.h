@@ -93,6 +93,8 @@ class Reception {
   // Closes the session's connection, soon. From any thread.
   void Forget(ledger::SessionId session);
   std::uint32_t connection_count() const { return connection_count_; }
+  // For those who connect from here on.
+  void SetTerms(Duration session_grace, std::uint32_t connections_per_user);
   // Accepts nobody any more.
   void StopAccepting();
 
@@ -128,7 +130,7 @@ class Reception {
   PeerTable& table_;
   Registrar& registrar_;
   const std::function<void(UniqueFd)> serve_;
-  const Options options_;
+  Options options_;
 
   std::map<std::uint64_t, std::weak_ptr<Process>> processes_;
   std::map<ledger::SessionId, std::shared_ptr<Process>> sessions_;

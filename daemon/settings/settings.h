@@ -23,6 +23,8 @@ struct Tenant {
   std::string cgroup_prefix;
   Bytes device_limit = 0;  // 0: none
   Bytes host_limit = 0;
+
+  friend bool operator==(const Tenant&, const Tenant&) = default;
 };
 
 // Every option of gpulease.v1.Config with its default.

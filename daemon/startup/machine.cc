@@ -11,6 +11,7 @@
 #include "daemon/memory/device_memory.h"
 #include "daemon/memory/numa.h"
 #include "daemon/startup/expectation.h"
+#include "daemon/startup/options.h"
 #include "driver/simulated/simulated.h"
 
 namespace gpulease::startup {
@@ -79,8 +80,7 @@ Status FindGpus(const settings::Settings& settings, const std::string& directory
     pool.spec.total = gpu.total;
     pool.spec.headroom = settings.device_headroom;
     pool.spec.granularity = gpu.granularity;
-    pool.spec.largest_chunk =
-        std::max<Bytes>(settings.largest_chunk / gpu.granularity, 1) * gpu.granularity;
+    pool.spec.largest_chunk = LargestChunk(settings, gpu.granularity);
     pool.spec.confirms_releases = machine.nvml != nullptr;
     if (gpu.numa_node >= 0) pool.spec.numa_node = gpu.numa_node;
     pool.gpu = std::move(gpu);

@@ -46,8 +46,19 @@ ledger::TenantSpec Membership::TenantOf(const peers::Peer& peer) const {
   return {"user:" + users->NameOf(peer.user.uid), 0, 0};
 }
 
-bool Membership::IsAdministrator(const peers::Peer& peer) const {
-  return peer.user.uid == 0 || (admin_gid_ && IsIn(peer.user, *admin_gid_));
+bool Membership::IsAdministrator(const ledger::UserSpec& user) const {
+  return user.uid == 0 || (admin_gid_ && IsIn(user, *admin_gid_));
+}
+
+void CurrentMembership::Set(Membership membership) {
+  auto shared = std::make_shared<const Membership>(std::move(membership));
+  MutexLock lock(mutex_);
+  membership_ = std::move(shared);
+}
+
+std::shared_ptr<const Membership> CurrentMembership::Get() const {
+  MutexLock lock(mutex_);
+  return membership_;
 }
 
 }  // namespace gpulease::startup

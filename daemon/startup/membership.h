@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 
+#include "base/mutex.h"
 #include "base/result.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/peers/identity.h"
@@ -25,11 +27,23 @@ class Membership {
   // limits.
   ledger::TenantSpec TenantOf(const peers::Peer& peer) const;
   // Root, and members of admin_group.
-  bool IsAdministrator(const peers::Peer& peer) const;
+  bool IsAdministrator(const ledger::UserSpec& user) const;
 
  private:
   std::vector<settings::Tenant> tenants_;
   std::optional<std::uint32_t> admin_gid_;
+};
+
+// The one that counts now. Threads: any.
+class CurrentMembership {
+ public:
+  explicit CurrentMembership(Membership membership) { Set(std::move(membership)); }
+  void Set(Membership membership);
+  std::shared_ptr<const Membership> Get() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<const Membership> membership_ GPULEASE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpulease::startup

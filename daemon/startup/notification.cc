@@ -4,6 +4,8 @@
 #include <systemd/sd-daemon.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <ctime>
 
 namespace gpulease::startup {
 namespace {
@@ -22,7 +24,18 @@ std::string Patience() {
 
 }  // namespace
 
-void TellReady() { sd_notify(0, "READY=1\nSTATUS=serving"); }
+void TellReady(const std::string& status) {
+  sd_notify(0, ("READY=1\nSTATUS=" + OneLine(status)).c_str());
+}
+void TellReloading() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const auto microseconds =
+      std::uint64_t(now.tv_sec) * 1'000'000 + std::uint64_t(now.tv_nsec) / 1000;
+  sd_notify(0, ("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(microseconds) +
+                "\nSTATUS=reading the configuration")
+                   .c_str());
+}
 void TellStatus(const std::string& status) { sd_notify(0, ("STATUS=" + OneLine(status)).c_str()); }
 void TellStopping() { sd_notify(0, "STOPPING=1\nSTATUS=stopping"); }
 void AskForPatience() { sd_notify(0, Patience().c_str()); }

@@ -14,7 +14,9 @@ namespace gpulease::startup {
 // How long the service manager is asked to be patient each time; it is asked far more often.
 inline constexpr Duration kPatience = std::chrono::seconds(60);
 
-void TellReady();
+void TellReady(const std::string& status = "serving");
+// What the next TellReady ends.
+void TellReloading();
 void TellStatus(const std::string& status);
 void TellStopping();
 // The daemon has not ended its start within what was said before, and is at it still.

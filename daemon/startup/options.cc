@@ -29,6 +29,15 @@ ledger::Limits LimitsOf(const settings::Settings& settings, const DescriptorBudg
   return limits;
 }
 
+Bytes LargestChunk(const settings::Settings& settings, Bytes granularity) {
+  return std::max<Bytes>(settings.largest_chunk / granularity, 1) * granularity;
+}
+
+// A session has a handle socket and a gRPC connection; some that have no session look around.
+std::uint32_t ConnectionsPerUser(const settings::Settings& settings) {
+  return 2 * settings.sessions_per_user + 64;
+}
+
 broker::Options BrokerOptions(const settings::Settings& settings, const DescriptorBudget& budget,
                               const Machine& machine) {
   broker::Options options;
@@ -51,7 +60,7 @@ peers::Reception::Options ReceptionOptions(const settings::Settings& settings,
   options.version = GPULEASE_VERSION;
   options.simulated_directory = machine.simulated_directory;
   options.session_grace = settings.session_grace;
-  options.connections_per_user = 2 * settings.sessions_per_user + 64;
+  options.connections_per_user = ConnectionsPerUser(settings);
   options.connections = budget.connections;
   return options;
 }

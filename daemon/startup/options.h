@@ -14,6 +14,10 @@ namespace gpulease::startup {
 
 ledger::Limits LimitsOf(const settings::Settings& settings, const DescriptorBudget& budget);
 
+// Of a pool with this granularity.
+Bytes LargestChunk(const settings::Settings& settings, Bytes granularity);
+std::uint32_t ConnectionsPerUser(const settings::Settings& settings);
+
 // Without tenant_of, is_administrator and report.
 broker::Options BrokerOptions(const settings::Settings& settings, const DescriptorBudget& budget,
                               const Machine& machine);

@@ -4,6 +4,7 @@
 // manager's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -91,6 +92,17 @@ TEST_F(StartTest, AWaitingDaemonStops) {
   ASSERT_TRUE(daemon.AwaitNotification("STATUS=waiting for the driver"));
   EXPECT_EQ(daemon.Stop(), 0);
   EXPECT_TRUE(daemon.AwaitNotification("STOPPING=1"));
+}
+
+TEST_F(StartTest, AReloadDoesNotMakeAWaitingDaemonReady) {
+  HideDriver();
+  DaemonProcess daemon(Options("log_level: \"info\""));
+  ASSERT_TRUE(daemon.AwaitNotification("STATUS=waiting for the driver"));
+  daemon.WriteConfig("log_level: \"debug\"");
+  daemon.Signal(SIGHUP);
+  EXPECT_TRUE(
+      Eventually([&] { return daemon.log().find("changed log_level") != std::string::npos; }));
+  EXPECT_THAT(daemon.notifications(), Not(HasSubstr("READY=1")));
 }
 
 TEST_F(StartTest, AProbeThatHangsHangsNothingElse) {

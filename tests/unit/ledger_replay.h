@@ -91,6 +91,8 @@ class Replay {
         if (Below(20) == 0) {
           const auto pool = static_cast<PoolIndex>(Below(ledger_.pool_count()));
           ledger_.SetPoolUsable(pool, Below(3) != 0, "said so", now_, effects_);
+        } else if (Below(100) == 0) {
+          SetTerms();
         } else {
           Execute();
         }
@@ -227,6 +229,25 @@ class Replay {
     caller.administrator = Below(5) == 0;
     (void)ledger_.Release(caller.administrator ? SessionId{} : owner, caller, lease,
                           caller.administrator && Below(2) == 0, now_, effects_);
+  }
+  void SetTerms() {
+    using std::chrono::milliseconds;
+    Terms terms;
+    terms.limits.session_grace = milliseconds(100 + Below(1000));
+    terms.limits.release_bound = milliseconds(100 + Below(1000));
+    terms.limits.driver_retry = milliseconds(Below(1000));
+    terms.limits.leases_per_user = static_cast<std::uint32_t>(10 + Below(1000));
+    for (int i = 0; i < 3; ++i) {
+      terms.tenants.push_back(
+          {"t" + std::to_string(Below(4)), Below(3) * 2 * kGiB, Below(2) * kGiB});
+    }
+    for (PoolIndex pool = 0; pool < ledger_.pool_count(); ++pool)
+      terms.pools.push_back({Below(3) * 256 * kMiB, (1 + Below(4)) * 64 * kMiB});
+    const bool one = Below(2) == 0;
+    terms.is_administrator = [one](const UserSpec& user) {
+      return user.uid == 0 || (one && user.uid == 1);
+    };
+    ledger_.SetTerms(terms, now_, effects_);
   }
   void Execute() {
     if (work_.empty()) return;

@@ -4,6 +4,8 @@
 #include "daemon/peers/reception.h"
 #include "daemon/startup/descriptor_budget.h"
 #include "daemon/startup/membership.h"
+#include "daemon/startup/reload.h"
+#include "gpulease/v1/config.pb.h"
 
 namespace gpulease::startup {
 namespace {
@@ -56,16 +58,34 @@ TEST(MembershipTest, TheFirstTenantWhoseConditionsAllHoldPays) {
 TEST(MembershipTest, RootAndTheAdministratorsGroupAdminister) {
   const Result<Membership> none = Membership::Make({});
   ASSERT_TRUE(none.ok());
-  EXPECT_TRUE(none->IsAdministrator(PeerOf(0, 5)));
-  EXPECT_FALSE(none->IsAdministrator(PeerOf(5, 0, {0}))) << "root's group is not root";
+  EXPECT_TRUE(none->IsAdministrator(PeerOf(0, 5).user));
+  EXPECT_FALSE(none->IsAdministrator(PeerOf(5, 0, {0}).user)) << "root's group is not root";
   settings::Settings settings;
   settings.admin_group = "root";
   const Result<Membership> group = Membership::Make(settings);
   ASSERT_TRUE(group.ok());
-  EXPECT_TRUE(group->IsAdministrator(PeerOf(5, 5, {0})));
-  EXPECT_FALSE(group->IsAdministrator(PeerOf(5, 5)));
+  EXPECT_TRUE(group->IsAdministrator(PeerOf(5, 5, {0}).user));
+  EXPECT_FALSE(group->IsAdministrator(PeerOf(5, 5).user));
   settings.admin_group = "no-such-group";
   EXPECT_FALSE(Membership::Make(settings).ok());
+}
+
+TEST(ReloadTest, EveryOptionChangesNowOrAtTheNextStart) {
+  settings::Settings before, after;
+  EXPECT_TRUE(Compare(before, after).now.empty());
+  EXPECT_TRUE(Compare(before, after).next.empty());
+  const Result<settings::Settings> all = settings::ParseSettings(
+      "simulate: \"1x1GiB\" socket_group: \"a\" admin_group: \"a\" device_headroom: \"1GiB\" "
+      "host_memory_percent: 1 largest_chunk: \"2MiB\" sessions_per_user: 1 leases_per_user: 1 "
+      "waits_per_user: 1 session_grace_ms: 1 release_bound_ms: 1 driver_retry_ms: 1 "
+      "populate_threads: 1 log_level: \"error\" tenants { name: \"a\" uid: 1 } "
+      "expected_gpus: \"GPU-00000000-1111-2222-3333-444444444444\" expected_gpu_count: 1 "
+      "gpu_wait_ms: 1",
+      "x");
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  const Difference difference = Compare(before, *all);
+  EXPECT_EQ(difference.now.size() + difference.next.size(),
+            static_cast<std::size_t>(v1::Config::descriptor()->field_count()));
 }
 
 }  // namespace

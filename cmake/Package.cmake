@@ -56,8 +56,8 @@ gpulease_package(COMPONENT daemon NAME gpuleased SECTION admin
   SUMMARY "leases GPU memory and pinned host memory to processes"
   TEXT "The daemon owns the memory of a machine's GPUs, and pinned host memory with it,
 and leases it to processes: with an owner, a name, permissions, limits, a queue
-and an end. It is started when the package is installed. Leases live on when it is
-restarted or upgraded.
+and an end. It is started when the package is installed. Leases live on when it
+is restarted or upgraded.
 .
 CUDA is not needed to install it: it serves when the driver is there."
   DEPENDS "init-system-helpers (>= 1.54)" "systemd (>= 252)" passwd

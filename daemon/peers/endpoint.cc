@@ -71,6 +71,15 @@ Result<bool> TakeActivated(Endpoint& endpoint) {
   return true;
 }
 
+// The service manager makes the sockets for everybody and as the daemon's own; the configuration
+// may say that they are for one group alone.
+Status GiveToGroup(const std::string& path, gid_t group) {
+  if (chmod(path.c_str(), 0660) != 0) return ErrnoError("chmod " + path, errno);
+  if (chown(path.c_str(), static_cast<uid_t>(-1), group) != 0)
+    return ErrnoError("chown " + path, errno);
+  return {};
+}
+
 }  // namespace
 
 Result<Endpoint> OpenEndpoint(const RuntimePaths& paths, const std::string& socket_group) {
@@ -91,7 +100,13 @@ Result<Endpoint> OpenEndpoint(const RuntimePaths& paths, const std::string& sock
   endpoint.lock = std::move(*lock);
   const Result<bool> activated = TakeActivated(endpoint);
   if (!activated.ok()) return activated.error();
-  if (*activated) return endpoint;
+  if (*activated) {
+    if (group) {
+      GPULEASE_RETURN_IF_ERROR(GiveToGroup(paths.handle_socket, *group));
+      GPULEASE_RETURN_IF_ERROR(GiveToGroup(paths.grpc_socket, *group));
+    }
+    return endpoint;
+  }
   Result<UniqueFd> handles = ListenUnix(paths.handle_socket, SOCK_SEQPACKET, mode, group);
   if (!handles.ok()) return std::move(handles).error();
   endpoint.handle_listener = std::move(*handles);

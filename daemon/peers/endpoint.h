@@ -24,7 +24,7 @@ struct Endpoint {
 // sockets are for its members (0660), else for everybody (0666).
 //
 // Where the service manager hands both sockets over (sd_listen_fds(3)), told apart by their type,
-// they are taken as they are: who may connect is then its matter.
+// those are taken, with the modes that it gave them; but `socket_group` holds for them too.
 //
 // Errors:
 //   kAlreadyExists        another gpuleased serves this directory (the message has its pid).

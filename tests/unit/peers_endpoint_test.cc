@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 
+#include "base/unix_listener.h"
 #include "daemon/peers/endpoint.h"
 
 namespace gpulease::peers {
@@ -47,6 +52,37 @@ TEST_F(EndpointTest, ThereIsOneForADirectory) {
   EXPECT_NE(second.error().message.find(std::to_string(getpid())), std::string::npos);
   *first = Endpoint();
   EXPECT_TRUE(OpenEndpoint(paths_, "").ok()) << "what is left is stale";
+}
+
+// Seen with gpuleased.socket: the sockets stayed open to everybody.
+TEST_F(EndpointTest, TheServiceManagersSocketsAreForTheGroupToo) {
+  ASSERT_TRUE(PrepareRuntimeDirectory(paths_.directory).ok());
+  const Result<UniqueFd> grpc = ListenUnix(paths_.grpc_socket, SOCK_STREAM, 0666);
+  const Result<UniqueFd> handles = ListenUnix(paths_.handle_socket, SOCK_SEQPACKET, 0666);
+  ASSERT_TRUE(grpc.ok() && handles.ok());
+  const std::string group = getgrgid(getgid())->gr_name;
+  const auto activated_with = [&](const std::string& socket_group) {
+    const pid_t child = fork();
+    if (child == 0) {
+      // The service manager's descriptors are 3 and 4; this process's may be anywhere.
+      const int first = fcntl(grpc->get(), F_DUPFD, 10);
+      const int second = fcntl(handles->get(), F_DUPFD, 10);
+      dup2(first, 3);
+      dup2(second, 4);
+      setenv("LISTEN_PID", std::to_string(getpid()).c_str(), 1);
+      setenv("LISTEN_FDS", "2", 1);
+      const Result<Endpoint> endpoint = OpenEndpoint(paths_, socket_group);
+      _exit(endpoint.ok() && endpoint->activated ? 0 : 1);
+    }
+    int status = -1;
+    waitpid(child, &status, 0);
+    return status == 0;
+  };
+  EXPECT_TRUE(activated_with(""));
+  EXPECT_EQ(ModeOf(paths_.grpc_socket), 0666u);
+  EXPECT_TRUE(activated_with(group));
+  EXPECT_EQ(ModeOf(paths_.grpc_socket), 0660u);
+  EXPECT_EQ(ModeOf(paths_.handle_socket), 0660u);
 }
 
 TEST_F(EndpointTest, AGroupThatIsNotThereIsRefusedBeforeAnythingIsMade) {

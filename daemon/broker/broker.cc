@@ -142,14 +142,14 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
 }
 
 void Broker::TellDeadline() {
-  Time deadline;
-  {
-    MutexLock lock(mutex_);
-    deadline = ledger_.NextDeadline();
-    if (deadline == told_deadline_) return;
-    told_deadline_ = deadline;
-  }
-  if (deadline_changed_) deadline_changed_(deadline);
+  MutexLock lock(mutex_);
+  const Time deadline = ledger_.NextDeadline();
+  // One that is later is told when the one told before is over: a tick too many now and then costs
+  // less than to wake the loop with every call.
+  if (!deadline_changed_ || deadline >= told_deadline_) return;
+  told_deadline_ = deadline;
+  // Under the lock, so that of two the later one stands.
+  deadline_changed_(deadline);
 }
 
 std::optional<Broker::Waiter> Broker::TakeWaiter(GroupId group) {

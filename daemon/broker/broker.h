@@ -82,7 +82,8 @@ class Broker : public peers::Registrar {
   void KeepNode();
   // Tells a keeper that was connected just now everything. On the loop's thread.
   void Refill();
-  // Called, from any thread, when the ledger's next deadline may have changed.
+  // Called from any thread, and under a lock, with a deadline of the ledger that is earlier than
+  // the one told before, or the first since Tick().
   void OnDeadline(std::function<void(Time)> changed) { deadline_changed_ = std::move(changed); }
   void Tick();
   // Looks for driver calls that have not returned; from the loop, now and then.

@@ -23,31 +23,41 @@ Lane::Lane(std::string name, unsigned threads, std::function<Time()> observe)
 
 Lane::~Lane() { Stop(std::chrono::seconds(1)); }
 
+// The thread is woken without the lock, which it needs first.
+
 void Lane::Post(std::function<void()> job) {
-  MutexLock lock(state_->mutex);
-  state_->jobs.push_back(std::move(job));
+  {
+    MutexLock lock(state_->mutex);
+    state_->jobs.push_back(std::move(job));
+  }
   state_->wake.NotifyOne();
 }
 
 void Lane::PostLater(std::function<void()> job, Duration delay) {
-  MutexLock lock(state_->mutex);
-  state_->later.push_back(std::move(job));
-  if (state_->later_at != kNever) return;
-  state_->later_at = After(BootClock::now(), delay);
+  {
+    MutexLock lock(state_->mutex);
+    state_->later.push_back(std::move(job));
+    if (state_->later_at != kNever) return;
+    state_->later_at = After(BootClock::now(), delay);
+  }
   state_->wake.NotifyOne();
 }
 
 void Lane::Hurry() {
-  MutexLock lock(state_->mutex);
-  if (state_->later.empty()) return;
-  state_->later_at = Time();
+  {
+    MutexLock lock(state_->mutex);
+    if (state_->later.empty()) return;
+    state_->later_at = Time();
+  }
   state_->wake.NotifyOne();
 }
 
 void Lane::ObserveAt(Time at) {
-  MutexLock lock(state_->mutex);
-  if (at >= state_->observe_at) return;
-  state_->observe_at = at;
+  {
+    MutexLock lock(state_->mutex);
+    if (at >= state_->observe_at) return;
+    state_->observe_at = at;
+  }
   state_->wake.NotifyOne();
 }
 
@@ -87,9 +97,11 @@ bool Lane::TryEnter(Duration most) {
 }
 
 void Lane::Leave() {
-  MutexLock lock(state_->mutex);
-  state_->gate_taken = false;
-  state_->gate_since = kNever;
+  {
+    MutexLock lock(state_->mutex);
+    state_->gate_taken = false;
+    state_->gate_since = kNever;
+  }
   state_->gate.NotifyOne();
 }
 

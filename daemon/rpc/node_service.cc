@@ -2,6 +2,7 @@
 #include "daemon/rpc/node_service.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -17,6 +18,10 @@ Bytes ResidentBytes() {
 }
 
 std::uint32_t OpenDescriptors() {
+  // Since Linux 6.2 the folder's size says it; to list it takes milliseconds where many are open.
+  struct stat status;
+  if (stat("/proc/self/fd", &status) == 0 && status.st_size > 0)
+    return static_cast<std::uint32_t>(status.st_size);
   std::uint32_t count = 0;
   DIR* const folder = opendir("/proc/self/fd");
   if (folder == nullptr) return 0;

@@ -87,9 +87,9 @@ struct Channel::Impl {
     }
   }
 
-  // Looks, without sleeping, for as long as an answer usually takes: to be woken costs as much
+  // Polls without sleeping, for as long as an answer usually takes: to be woken costs as much
   // again. Not where the daemon may need this very processor.
-  static bool LooksReady(pollfd* polled, nfds_t count) {
+  static bool FindsReady(pollfd* polled, nfds_t count) {
     static const bool worth_it = std::thread::hardware_concurrency() > 2;
     if (!worth_it) return false;
     const auto until = steady_clock::now() + kLookBeforeSleeping;
@@ -110,12 +110,14 @@ struct Channel::Impl {
     const auto wait = std::clamp<std::chrono::nanoseconds>(left, std::chrono::nanoseconds{0},
                                                            std::chrono::seconds{1});
     const timespec timeout{wait.count() / 1'000'000'000, wait.count() % 1'000'000'000};
-    if (!LooksReady(polled, count) && side_fd < 0 && !want_write && left > kReceiveSlice) {
-      return recv(socket.get(), buffer, size, 0);
-    }
-    if (ppoll(polled, count, &timeout, nullptr) <= 0) {
-      errno = EAGAIN;
-      return -1;
+    if (!FindsReady(polled, count)) {
+      if (side_fd < 0 && !want_write && left > kReceiveSlice) {
+        return recv(socket.get(), buffer, size, 0);
+      }
+      if (ppoll(polled, count, &timeout, nullptr) <= 0) {
+        errno = EAGAIN;
+        return -1;
+      }
     }
     if (polled[1].revents != 0) side->ReadAvailable();
     if ((polled[0].revents & (POLLIN | POLLHUP | POLLERR)) == 0) {

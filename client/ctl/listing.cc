@@ -350,6 +350,9 @@ Table NodeRecord(const v1::GetNodeResponse& node) {
       .Add({"descriptors_limit", ""},
            [](const Row& row) { return Number(row.descriptors_limit()); })
       .Add({"resident_bytes", ""}, [](const Row& row) { return Number(row.resident_bytes()); })
+      .Add({"keeper_connected", ""}, [](const Row& row) { return Flag(row.keeper().connected()); })
+      .Add({"keeper_set_aside", ""},
+           [](const Row& row) { return Number(row.keeper().set_aside()); })
       .Add({"gpus", ""}, [](const Row& row) { return Rows(GpuTable(row, false)); })
       .Add({"host", ""}, [](const Row& row) { return Rows(HostTable(row)); })
       .Add({"tenants", ""}, [](const Row& row) { return Rows(TenantTable(row)); })

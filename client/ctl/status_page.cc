@@ -41,6 +41,14 @@ std::vector<std::string> Warnings(const v1::GetNodeResponse& node) {
       lines.push_back(name + ": pid " + std::to_string(suspect.pid()) + " (" + suspect.program() +
                       ") may keep them: " + suspect.why());
   }
+  if (node.has_keeper() && !node.keeper().connected())
+    lines.push_back(
+        "no keeper is connected: when gpuleased ends, so does every lease; start gpulease-keeper");
+  if (node.keeper().set_aside() > 0)
+    lines.push_back(
+        Count(node.keeper().set_aside(), "entry", "entries") +
+        " of the keeper could not be taken up (see the daemon's log); their memory is kept "
+        "and leased to nobody until gpulease-keeper is restarted");
   if (std::uint64_t{node.descriptors_used()} * 10 >= std::uint64_t{node.descriptors_limit()} * 9 &&
       node.descriptors_limit() > 0)
     lines.push_back("descriptors run short: raise LimitNOFILE of gpuleased");

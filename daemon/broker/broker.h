@@ -242,6 +242,7 @@ class Broker : public peers::Registrar {
   };
   std::deque<Failure> failures_ GPULEASE_GUARDED_BY(mutex_);
   std::unordered_set<ledger::LeaseId> kept_ GPULEASE_GUARDED_BY(mutex_);  // the keeper has these
+  std::size_t set_aside_ GPULEASE_GUARDED_BY(mutex_) = 0;  // of its entries, that were not taken up
   std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;
   Time told_deadline_ GPULEASE_GUARDED_BY(mutex_) = kNever;
   Duration release_bound_ GPULEASE_GUARDED_BY(mutex_);

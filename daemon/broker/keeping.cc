@@ -98,6 +98,7 @@ void Broker::Refill() {
   {
     MutexLock lock(mutex_);
     kept_.clear();
+    set_aside_ = 0;
     static_cast<void>(ledger_.TakeChanges());
     for (const ledger::Lease* lease : ledger_.Leases({}, ~std::size_t{0})) KeepLease(lease->id);
   }
@@ -126,6 +127,8 @@ Restored Broker::Restore(std::vector<state::Kept> all, bool aside) {
   // Sessions first: what belongs to those that are over ends with it.
   for (state::Kept* kept : leases) RestoreLease(*kept, aside, unclear, restored, effects);
   Carry(std::move(effects));
+  MutexLock lock(mutex_);
+  set_aside_ = restored.broken.size();
   return restored;
 }
 

@@ -181,6 +181,8 @@ NodeView Broker::Node() {
       if (now - watch.observed > kStatusAge) watch.lane->ObserveAt(now);
     }
     view.tenants = ledger_.Tenants();
+    view.keeper = options_.keeper && options_.keeper->connected();
+    view.set_aside = set_aside_;
     view.sessions = ledger_.session_count();
     view.leases = ledger_.lease_count();
     view.chunks = ledger_.chunk_count();

@@ -73,6 +73,8 @@ struct NodeView {
   std::size_t leases = 0;
   std::uint64_t chunks = 0;
   std::string message;  // why nobody is admitted
+  bool keeper = false;  // connected
+  std::size_t set_aside = 0;
 };
 
 }  // namespace gpulease::broker

@@ -351,6 +351,8 @@ void ToProto(const broker::Grant& grant, UserNames& users, v1::AllocateResponse*
 
 void ToProto(const broker::NodeView& view, v1::GetNodeResponse* out) {
   out->set_message(view.message);
+  out->mutable_keeper()->set_connected(view.keeper);
+  out->mutable_keeper()->set_set_aside(static_cast<std::uint32_t>(view.set_aside));
   for (const broker::GpuView& gpu : view.gpus) {
     const driver::GpuDescription& description = gpu.description;
     v1::Gpu* const to = out->add_gpus();

@@ -299,6 +299,9 @@ TEST(RestartTest, RecordsThatCannotBeReadStayWithTheKeeperAndAreNamed) {
   EXPECT_THAT(daemon.log(), HasSubstr("set aside with the keeper: session 6: it is no record"));
   EXPECT_THAT(daemon.log(), HasSubstr("3 of the keeper's entries could not be taken up"));
   EXPECT_GE(keeper.open_descriptors(), descriptors - 1) << "the former connection is closed";
+  const v1::GetNodeResponse status = RawClient(daemon.runtime_dir()).Node();
+  EXPECT_TRUE(status.keeper().connected());
+  EXPECT_EQ(status.keeper().set_aside(), 3u);
   ClientProcess client(daemon.runtime_dir());
   client.Connect();
   EXPECT_THAT(client.Ask("device 4096"), HasSubstr("offered"));

@@ -189,6 +189,8 @@ grpc::Status FakeNodeService::GetNode(grpc::ServerContext*, const v1::GetNodeReq
   response->set_simulated(idle_);
   response->set_driver_version("580.95.05");
   response->set_resident_bytes(24 * kMiB);
+  response->mutable_keeper()->set_connected(true);
+  response->mutable_keeper()->set_set_aside(idle_ ? 0 : 1);
   response->set_descriptors_limit(20'000);
   response->set_descriptors_used(idle_ ? 12 : 18'500);
   FillGpus(*response, idle_);

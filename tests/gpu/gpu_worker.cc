@@ -18,6 +18,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -66,25 +67,27 @@ int Main(int argc, char** argv) {
   } else if (verb == "fill-many") {
     std::vector<Lease> leases;
     std::vector<Mapping> mappings;
+    std::optional<GpuKernels> kernels;
     for (unsigned long i = 0; i < std::stoul(argument(3)); ++i) {
       leases.push_back(client.Allocate({.size_bytes = std::stoull(argument(4)),
                                         .name = argument(2) + "-" + std::to_string(i),
                                         .mode = 0644}));
       mappings.push_back(leases.back().Map());
-      GpuKernels(mappings.back().device_ordinal())
-          .Fill(mappings.back().device_pointer(), mappings.back().size_bytes() / 4,
-                static_cast<std::uint32_t>(std::stoul(argument(5)) + i));
+      if (!kernels) kernels.emplace(mappings.back().device_ordinal());
+      kernels->Fill(mappings.back().device_pointer(), mappings.back().size_bytes() / 4,
+                    static_cast<std::uint32_t>(std::stoul(argument(5)) + i));
     }
     Say("filled");
     Stay();
   } else if (verb == "check-many") {
     std::uint64_t wrong = 0;
+    std::optional<GpuKernels> kernels;
     for (unsigned long i = 0; i < std::stoul(argument(3)); ++i) {
       Lease lease = client.Open(argument(2) + "-" + std::to_string(i), Access::kReadOnly);
       Mapping mapping = lease.Map();
-      wrong += GpuKernels(mapping.device_ordinal())
-                   .Wrong(mapping.device_pointer(), mapping.size_bytes() / 4,
-                          static_cast<std::uint32_t>(std::stoul(argument(4)) + i));
+      if (!kernels) kernels.emplace(mapping.device_ordinal());
+      wrong += kernels->Wrong(mapping.device_pointer(), mapping.size_bytes() / 4,
+                              static_cast<std::uint32_t>(std::stoul(argument(4)) + i));
     }
     Say("wrong " + std::to_string(wrong));
   } else if (verb == "check") {

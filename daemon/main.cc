@@ -116,6 +116,13 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     return membership.Get()->IsAdministrator(peer.user);
   };
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
+  std::function<void(const std::string&, bool)> on_drained = [](const std::string&, bool) {};
+  options.drained = [&](const std::string& uuid) {
+    loop.Post([&, uuid] { on_drained(uuid, true); });
+  };
+  options.undrained = [&](const std::string& uuid) {
+    loop.Post([&, uuid] { on_drained(uuid, false); });
+  };
   broker::Broker broker(std::move(options));
 
   peers::PeerTable table;
@@ -129,6 +136,7 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
       [&](UniqueFd connection) { server.Serve(std::move(connection)); },
       std::move(reception_options));
   broker.Attach(reception.get());
+  broker.KeepDrained(continuation.drained.empty() ? found.drained : continuation.drained);
   keeper.Start(broker, std::move(found));
 
   startup::Reload reload(line, settings, membership, broker, *reception);
@@ -161,6 +169,9 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     return (keeper.link()->connected() || broker.lease_count() == 0) &&
            startup::LoadSettings(line).ok();
   });
+  on_drained = [&](const std::string& uuid, bool drained) {
+    renewal.Drain(uuid, drained, machine->Uuids());
+  };
   const startup::Arrivals arrivals(loop, broker, renewal, settings, *machine, [&] {
     spdlog::info("gpuleased {} serves {} (up to {} connections, {} chunks)", GPULEASE_VERSION,
                  paths.directory, budget->connections, budget->chunks);

@@ -140,6 +140,19 @@ Result<v1::Lease> NodeClient::GetLease(std::string_view name_or_id) {
   return response->lease();
 }
 
+Result<v1::DrainResponse> NodeClient::Drain(const std::string& uuid, v1::DrainMode mode) {
+  v1::DrainRequest request;
+  request.set_gpu_uuid(uuid);
+  request.set_mode(mode);
+  return Call(*node_, &v1::NodeService::Stub::Drain, request);
+}
+
+Result<v1::UndrainResponse> NodeClient::Undrain(const std::string& uuid) {
+  v1::UndrainRequest request;
+  request.set_gpu_uuid(uuid);
+  return Call(*node_, &v1::NodeService::Stub::Undrain, request);
+}
+
 Result<v1::ReleaseResponse> NodeClient::Release(std::uint64_t lease_id, bool force) {
   v1::ReleaseRequest request;  // no session: the caller is an administrator
   request.set_lease_id(lease_id);

@@ -37,6 +37,8 @@ class NodeClient {
   Result<v1::GetNodeResponse> GetNode();
   Result<std::vector<v1::Session>> ListSessions();
   Result<std::vector<v1::Lease>> ListLeases(const LeaseFilter& filter);
+  Result<v1::DrainResponse> Drain(const std::string& uuid, v1::DrainMode mode);
+  Result<v1::UndrainResponse> Undrain(const std::string& uuid);
   // By name or, when it is all digits, by id.
   Result<v1::Lease> GetLease(std::string_view name_or_id);
   Result<v1::ReleaseResponse> Release(std::uint64_t lease_id, bool force);

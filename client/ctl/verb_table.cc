@@ -53,6 +53,29 @@ std::span<const VerbSpec> Verbs() {
          {},
          nullptr,
          &Invocation::dry_run}}},
+      {"drain",
+       "GPU",
+       "take a GPU out of service (administrators)",
+       "No lease is granted on it any more. When its last lease is gone the daemon closes it, and "
+       "it "
+       "is safe to reset; this is waited for and shown, and goes on in the daemon when the command "
+       "is interrupted. With --ask the holders are told to let go, with --force all their rights "
+       "end "
+       "at once. GPU is a UUID or the beginning of one.",
+       {{"--ask", "", "tell the holders to let go", {}, nullptr, &Invocation::ask},
+        {"--force", "", "end every holder's rights at once", {}, nullptr, &Invocation::force},
+        {"--yes", "", "do not ask", {}, nullptr, &Invocation::yes},
+        {"--dry-run",
+         "",
+         "say what would be done, and do nothing",
+         {},
+         nullptr,
+         &Invocation::dry_run}}},
+      {"undrain",
+       "GPU",
+       "put a drained GPU back into service (administrators)",
+       "The daemon adopts it again by its UUID. GPU is a UUID or the beginning of one.",
+       {}},
       {"version", "", "the version of gpuleasectl", "", {}},
       {"completion",
        "bash",

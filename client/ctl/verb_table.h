@@ -21,6 +21,7 @@ struct Invocation {
   std::string user;
   bool no_headers = false;
   bool force = false;
+  bool ask = false;
   bool yes = false;
   bool dry_run = false;
   bool help = false;

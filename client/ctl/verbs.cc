@@ -4,7 +4,9 @@
 #include <pwd.h>
 
 #include <charconv>
+#include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "base/bytes.h"
@@ -21,8 +23,9 @@ namespace {
 // One run of a verb.
 class Command {
  public:
-  Command(const Invocation& invocation, const Terminal& terminal, NodeClient client)
-      : invocation_(invocation), terminal_(terminal), client_(std::move(client)) {}
+  Command(const Invocation& invocation, const Terminal& terminal, const RuntimePaths& paths,
+          NodeClient client)
+      : invocation_(invocation), terminal_(terminal), paths_(paths), client_(std::move(client)) {}
 
   ExitCode Status() {
     const Result<v1::GetNodeResponse> node = client_.GetNode();
@@ -69,6 +72,34 @@ class Command {
     return ExitCode::kOk;
   }
 
+  ExitCode Drain() {
+    const Result<v1::Gpu> gpu = FindGpu();
+    if (!gpu.ok()) return Fail(gpu.error());
+    terminal_.messages << (invocation_.dry_run ? "would drain " : "drains ") << gpu->uuid() << " ("
+                       << Printable(gpu->name()) << ", " << gpu->memory().lease_count()
+                       << " leases)\n";
+    if (invocation_.force)
+      terminal_.messages << "  the rights of all who hold them end at once\n";
+    else if (invocation_.ask)
+      terminal_.messages << "  those who hold them are told to let go\n";
+    if (invocation_.dry_run) return ExitCode::kOk;
+    if (const std::optional<ExitCode> refused = Refused("drained")) return *refused;
+    const Result<v1::DrainResponse> drained =
+        client_.Drain(gpu->uuid(), invocation_.force ? v1::DRAIN_MODE_END
+                                   : invocation_.ask ? v1::DRAIN_MODE_ASK
+                                                     : v1::DRAIN_MODE_WAIT);
+    if (!drained.ok()) return Fail(drained.error());
+    return Follow(gpu->uuid(), v1::GPU_STATE_DRAINED);
+  }
+
+  ExitCode Undrain() {
+    const Result<v1::Gpu> gpu = FindGpu();
+    if (!gpu.ok()) return Fail(gpu.error());
+    const Result<v1::UndrainResponse> undrained = client_.Undrain(gpu->uuid());
+    if (!undrained.ok()) return Fail(undrained.error());
+    return Follow(gpu->uuid(), v1::GPU_STATE_READY);
+  }
+
   ExitCode Release() {
     const Result<v1::Lease> lease = client_.GetLease(invocation_.argument);
     if (!lease.ok()) return Fail(lease.error());
@@ -80,13 +111,7 @@ class Command {
       Print(ReleaseRecord(*lease, as_it_is, /*dry_run=*/true), "");
       return ExitCode::kOk;
     }
-    if (!invocation_.yes) {
-      if (!terminal_.can_ask) {
-        terminal_.messages << kProgram << ": nothing was released: add --yes\n";
-        return ExitCode::kUsage;
-      }
-      if (!Confirmed()) return ExitCode::kFailed;
-    }
+    if (const std::optional<ExitCode> refused = Refused("released")) return *refused;
     // By id: the name could be another lease's by now.
     const Result<v1::ReleaseResponse> released =
         client_.Release(lease->lease_id(), invocation_.force);
@@ -131,11 +156,70 @@ class Command {
                      : "  they are told to let go; the memory is free when the last of them has\n");
   }
 
-  bool Confirmed() {
-    terminal_.messages << "Release it? [y/N] " << std::flush;
+  // Why it is not to be done, when nobody confirmed it. `done`: what nothing was.
+  std::optional<ExitCode> Refused(const std::string& done) {
+    if (invocation_.yes) return std::nullopt;
+    if (!terminal_.can_ask) {
+      terminal_.messages << kProgram << ": nothing was " << done << ": add --yes\n";
+      return ExitCode::kUsage;
+    }
+    terminal_.messages << "Go on? [y/N] " << std::flush;
     std::string answer;
     std::getline(terminal_.in, answer);
-    return answer == "y" || answer == "Y" || answer == "yes";
+    if (answer == "y" || answer == "Y" || answer == "yes") return std::nullopt;
+    return ExitCode::kFailed;
+  }
+
+  // The one GPU whose UUID begins with the argument.
+  Result<v1::Gpu> FindGpu() {
+    const Result<v1::GetNodeResponse> node = client_.GetNode();
+    if (!node.ok()) return node.error();
+    std::vector<v1::Gpu> found;
+    for (const v1::Gpu& gpu : node->gpus()) {
+      if (!gpu.uuid().empty() && gpu.uuid().starts_with(invocation_.argument)) found.push_back(gpu);
+    }
+    if (found.size() == 1) return found.front();
+    return MakeError(
+        Code::kNotFound, Reason::kUnspecified,
+        (found.empty() ? "no GPU's UUID begins with '" : "more than one GPU's UUID begins with '") +
+            invocation_.argument + "': gpuleasectl gpus lists them");
+  }
+
+  // Shows how the GPU comes to the state, until it has; a daemon that executes itself anew is away
+  // for a moment.
+  ExitCode Follow(const std::string& uuid, v1::GpuState state) {
+    constexpr std::chrono::milliseconds kPause{200};
+    constexpr std::chrono::seconds kAway{30};
+    std::string told;
+    auto answered = std::chrono::steady_clock::now();
+    for (;; std::this_thread::sleep_for(kPause)) {
+      const Result<v1::GetNodeResponse> node = client_.GetNode();
+      const auto now = std::chrono::steady_clock::now();
+      if (!node.ok()) {
+        const Code code = node.error().code;
+        if ((code != Code::kUnavailable && code != Code::kCancelled) || now - answered > kAway)
+          return Fail(node.error());
+        if (Result<NodeClient> anew = NodeClient::Connect(paths_); anew.ok())
+          client_ = std::move(anew).value();
+        continue;
+      }
+      answered = now;
+      for (const v1::Gpu& gpu : node->gpus()) {
+        if (gpu.uuid() != uuid) continue;
+        const bool closed = gpu.memory().total_bytes() == 0;
+        if (gpu.state() == state && (state != v1::GPU_STATE_DRAINED || closed)) {
+          Print(GpuTable(*node, /*brief=*/false), "");
+          terminal_.messages << uuid
+                             << (closed ? " is drained: safe to reset\n" : " is in service\n");
+          return ExitCode::kOk;
+        }
+        std::string line = uuid + ": " + std::to_string(gpu.memory().lease_count()) +
+                           " leases left, " + Printable(gpu.message());
+        if (line == told) continue;
+        told = std::move(line);
+        terminal_.messages << told << "\n" << std::flush;
+      }
+    }
   }
 
   static std::optional<std::uint32_t> UserId(const std::string& text) {
@@ -150,6 +234,7 @@ class Command {
 
   const Invocation& invocation_;
   const Terminal& terminal_;
+  const RuntimePaths& paths_;
   NodeClient client_;
 };
 
@@ -204,12 +289,14 @@ ExitCode Run(const Invocation& invocation, const Terminal& terminal) {
     PrintError(client.error(), terminal.messages);
     return ExitCodeOf(client.error());
   }
-  Command command(invocation, terminal, std::move(client).value());
+  Command command(invocation, terminal, *paths, std::move(client).value());
   if (invocation.verb == "gpus") return command.Gpus();
   if (invocation.verb == "leases") return command.Leases();
   if (invocation.verb == "sessions") return command.Sessions();
   if (invocation.verb == "show") return command.Show();
   if (invocation.verb == "release") return command.Release();
+  if (invocation.verb == "drain") return command.Drain();
+  if (invocation.verb == "undrain") return command.Undrain();
   return command.Status();
 }
 

@@ -138,6 +138,7 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
       }
     }
   }
+  if (any_draining_) CheckDrained();
   TellDeadline();
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -49,6 +50,10 @@ struct Options {
   // Who pays for a session of this peer.
   std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
   std::function<bool(const peers::Peer&)> is_administrator;
+  // A GPU is drained: it has no lease any more. And: a GPU that may not be among the pools is to be
+  // served again. From any thread.
+  std::function<void(const std::string& uuid)> drained;
+  std::function<void(const std::string& uuid)> undrained;
   // Where leases outlive this process; null: nowhere.
   std::shared_ptr<state::KeeperLink> keeper;
   std::array<std::uint8_t, 16> instance{};  // names this life of the leases
@@ -128,6 +133,12 @@ class Broker : public peers::Registrar {
   std::vector<ledger::Session> ListSessions(const peers::Peer& peer, ledger::SessionId after,
                                             std::size_t most) const;
   NodeView Node();
+  // Errors: those of the API (proto/gpulease/v1/node.proto). Gives how many leases are left.
+  enum class DrainMode { kWait, kAsk, kEnd };
+  Result<std::size_t> Drain(const peers::Peer& peer, std::string_view uuid, DrainMode mode);
+  Status Undrain(const peers::Peer& peer, std::string_view uuid);
+  // Those that an earlier life drained; before Start().
+  void KeepDrained(std::vector<std::string> uuids);
   Status CheckSession(const peers::Peer& peer, ledger::SessionId session) const;
   bool IsAdministrator(const peers::Peer& peer) const { return options_.is_administrator(peer); }
   bool admits() const;
@@ -157,6 +168,7 @@ class Broker : public peers::Registrar {
     std::unique_ptr<memory::DeviceMemory> device;  // device pools
     GpuState state = GpuState::kReady;
     std::string message;
+    bool draining = false;          // kDraining or kDrained, whatever the driver shows
     Time releasing_since = kNever;  // something has been awaited since
     Time observed{};
     int utilization_percent = -1;
@@ -217,6 +229,10 @@ class Broker : public peers::Registrar {
   bool StillWanted(ledger::GroupId group) const GPULEASE_EXCLUDES(mutex_);
   void Destroy(ledger::LeaseId lease, ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
 
+  // ---- GPUs out of service (draining.cc)
+  // Tells of GPUs whose last lease is gone.
+  void CheckDrained() GPULEASE_EXCLUDES(mutex_);
+
   // ---- the driver's and the kernel's view (observing.cc)
   Time ObserveDevice(ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
   Time ObserveHost(ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
@@ -249,6 +265,8 @@ class Broker : public peers::Registrar {
   bool stopping_ GPULEASE_GUARDED_BY(mutex_) = false;
   std::optional<Error> keep_out_ GPULEASE_GUARDED_BY(mutex_);
   std::vector<AbsentGpu> missing_ GPULEASE_GUARDED_BY(mutex_);
+  std::vector<std::string> drained_ GPULEASE_GUARDED_BY(mutex_);  // UUIDs, for the keeper
+  std::atomic<bool> any_draining_ = false;
   std::vector<PoolWatch> watches_;  // lane and device never change; the rest is guarded by mutex_
   // Makes what has no lane of its own: host memory, and groups over several GPUs.
   std::unique_ptr<memory::Lane> makers_;

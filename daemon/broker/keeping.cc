@@ -79,8 +79,15 @@ void Broker::KeepSession(const ledger::Session& session, const Lifeline& lifelin
 }
 
 void Broker::KeepNode() {
+  if (!options_.keeper) return;
+  std::vector<std::string> drained;
+  {
+    MutexLock lock(mutex_);
+    drained = drained_;
+  }
   options_.keeper->Put(KeyOf(RecordKind::kNode, 0),
-                       state::Encode(state::KeptNode{options_.instance, {}}), {}, nullptr);
+                       state::Encode(state::KeptNode{options_.instance, std::move(drained)}), {},
+                       nullptr);
   options_.keeper->Flush();
 }
 
@@ -203,6 +210,7 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
     if (unclear.contains(holder.session)) found.exposed = true;
   }
   const LeaseId id = found.lease.id;
+  const std::string had_name = found.lease.name;
   const bool host = found.lease.kind == ledger::PoolKind::kHost;
   if (host || !aside) store_.Put(id, memory);
   Status status;
@@ -212,6 +220,10 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
     status = aside ? ledger_.SetAside(std::move(found), BootClock::now(), effects)
                    : ledger_.RestoreLease(std::move(found), BootClock::now(), effects);
     if (!status.ok()) kept_.erase(id);
+    if (const ledger::Lease* const now = ledger_.FindLease(id);
+        status.ok() && now != nullptr && now->name != had_name) {
+      options_.report(name + " lost its name " + had_name + ": another lease has it by now");
+    }
   }
   if (!status.ok()) {
     store_.Take(id);

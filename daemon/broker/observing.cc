@@ -125,7 +125,7 @@ void Broker::SetState(PoolIndex pool, GpuState state, const std::string& message
   {
     MutexLock lock(mutex_);
     PoolWatch& watch = watches_[pool];
-    if (watch.state == state) return;
+    if (watch.state == state || watch.draining) return;
     watch.state = state;
     watch.message = message;
     ledger_.SetPoolUsable(pool, state == GpuState::kReady, message, BootClock::now(), effects);

@@ -35,7 +35,7 @@ struct Grant {
   std::uint32_t queue_position = 0;
 };
 
-enum class GpuState { kReady, kDrained, kUnresponsive, kLost, kUnsupported, kMissing };
+enum class GpuState { kReady, kDraining, kDrained, kUnresponsive, kLost, kUnsupported, kMissing };
 
 // A GPU that the daemon knows of and does not have.
 struct AbsentGpu {

@@ -449,7 +449,7 @@ class Ledger {
   // Errors: kInvalidArgument when the id is none or is known.
   Status RestoreSession(SessionId session, SessionSpec spec, Time now);
   // The lease of a former ledger. Restore its sessions before: those that are missing here have
-  // ended, and with the last right the lease does.
+  // ended, and with the last right the lease does. A name that another lease has by now is lost.
   // Errors: kInvalidArgument, what does not add up: nothing has changed.
   Status RestoreLease(RestoredLease lease, Time now, Effects& effects);
   // Charges a lease of a former ledger as quarantined, without owner and holders; its chunks are

@@ -80,10 +80,6 @@ Status Ledger::Impl::CheckRestored(const RestoredLease& restored) const {
         group->second.leases.front()->lease.uid != lease.uid)
       return Senseless("its group is another one's");
   }
-  if (lease.name.empty() || lease.state >= State::kDestroying) return {};
-  const auto user = users.find(lease.uid);
-  if (user != users.end() && user->second.names.contains(lease.name))
-    return Senseless("its name " + lease.name + " is another lease's");
   return {};
 }
 
@@ -139,6 +135,8 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   lease.quarantined = lease.quarantined || record.aside;
   record.charge =
       Charge(pools[lease.pool], *group.tenant, owner, lease.id, lease.size, lease.chunks.size());
+  // One that was given away while this lease was set aside stays away.
+  if (record.user->names.contains(lease.name)) lease.name.clear();
   const std::vector<Holding> holders = std::exchange(lease.holders, {});
   lease.owner = {};
   if (closed) {

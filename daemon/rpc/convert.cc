@@ -362,6 +362,9 @@ void ToProto(const broker::NodeView& view, v1::GetNodeResponse* out) {
       case broker::GpuState::kReady:
         to->set_state(v1::GPU_STATE_READY);
         break;
+      case broker::GpuState::kDraining:
+        to->set_state(v1::GPU_STATE_DRAINING);
+        break;
       case broker::GpuState::kDrained:
         to->set_state(v1::GPU_STATE_DRAINED);
         break;

@@ -47,6 +47,20 @@ void NodeService::Listen(grpc::ServerCompletionQueue& queue) {
                   return ListSessions(peer, request, response);
                 });
               });
+  ListenUnary(async_, queue, &Async::RequestDrain,
+              [this](grpc::ServerContext& context, const v1::DrainRequest& request,
+                     v1::DrainResponse& response) {
+                return Serve(services_, context, [&](const peers::Peer& peer) {
+                  return Drain(peer, request, response);
+                });
+              });
+  ListenUnary(async_, queue, &Async::RequestUndrain,
+              [this](grpc::ServerContext& context, const v1::UndrainRequest& request,
+                     v1::UndrainResponse&) {
+                return Serve(services_, context, [&](const peers::Peer& peer) {
+                  return services_.broker.Undrain(peer, request.gpu_uuid());
+                });
+              });
 }
 
 Status NodeService::GetNode(v1::GetNodeResponse& response) {
@@ -61,6 +75,30 @@ Status NodeService::GetNode(v1::GetNodeResponse& response) {
   response.set_descriptors_limit(facts_.descriptors_limit);
   response.set_driver_version(facts_.driver_version);
   response.set_resident_bytes(ResidentBytes());
+  return {};
+}
+
+Status NodeService::Drain(const peers::Peer& peer, const v1::DrainRequest& request,
+                          v1::DrainResponse& response) {
+  using Mode = broker::Broker::DrainMode;
+  Mode mode = Mode::kWait;
+  switch (request.mode()) {
+    case v1::DRAIN_MODE_UNSPECIFIED:
+    case v1::DRAIN_MODE_WAIT:
+      break;
+    case v1::DRAIN_MODE_ASK:
+      mode = Mode::kAsk;
+      break;
+    case v1::DRAIN_MODE_END:
+      mode = Mode::kEnd;
+      break;
+    default:
+      return MakeError(Code::kInvalidArgument, Reason::kBadField,
+                       "mode: " + std::to_string(request.mode()) + " is not known");
+  }
+  const Result<std::size_t> left = services_.broker.Drain(peer, request.gpu_uuid(), mode);
+  if (!left.ok()) return left.error();
+  response.set_lease_count(static_cast<std::uint32_t>(*left));
   return {};
 }
 

@@ -27,6 +27,8 @@ class NodeService {
 
   // The methods, as they stand behind gRPC.
   Status GetNode(v1::GetNodeResponse& response);
+  Status Drain(const peers::Peer& peer, const v1::DrainRequest& request,
+               v1::DrainResponse& response);
   Status ListSessions(const peers::Peer& peer, const v1::ListSessionsRequest& request,
                       v1::ListSessionsResponse& response);
 

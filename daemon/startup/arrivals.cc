@@ -132,9 +132,9 @@ void Arrivals::Serve() {
   stage_ = Stage::kServing;
   began_ = BootClock::now();
   broker_.KeepOut(std::nullopt);
+  ShowAbsentees("expected, and not shown by the driver; it is adopted when it comes");
   if (!absentees_.none()) {
     spdlog::warn("{} missing: the others are served", absentees_.Text());
-    ShowAbsentees("expected, and not shown by the driver; it is adopted when it comes");
     Arm();
   }
   ready_();
@@ -146,6 +146,10 @@ void Arrivals::ShowAbsentees(const std::string& note) {
     absent.push_back({uuid, broker::GpuState::kMissing, note});
   for (std::uint32_t i = 0; i < absentees_.unnamed; ++i)
     absent.push_back({"", broker::GpuState::kMissing, note});
+  for (const std::string& uuid : renewal_.next().drained) {
+    absent.push_back({uuid, broker::GpuState::kDrained,
+                      "closed, and safe to reset; gpuleasectl undrain adopts it again"});
+  }
   broker_.ShowMissing(std::move(absent));
 }
 

@@ -22,7 +22,7 @@ constexpr Duration kCheckAgain = std::chrono::seconds(5);
 // With this many lives in a row that did not last kSettles, it is what they took up that kills
 // them.
 constexpr std::uint32_t kTooManyTakes = 3;
-constexpr Duration kSettles = std::chrono::seconds(20);
+constexpr Duration kSettles = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -57,9 +57,11 @@ KeeperWatch::Found KeeperWatch::Take() {
     const Result<state::Record> record = state::Decode(entry.key, entry.entry.record);
     if (!record.ok()) {
       spdlog::error("the keeper's record of the node is set aside: {}", record.error().message);
-    } else if (!found.aside) {
-      found.instance = std::get<state::KeptNode>(*record).instance;
+      continue;
     }
+    const auto& node = std::get<state::KeptNode>(*record);
+    found.drained = node.drained_gpus;
+    if (!found.aside) found.instance = node.instance;
   }
   return found;
 }

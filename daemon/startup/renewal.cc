@@ -3,6 +3,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
 namespace gpulease::startup {
 namespace {
 
@@ -22,6 +24,19 @@ void Renewal::Want(const std::string& why) {
   if (first && !due_) {
     spdlog::info("{}: the daemon executes itself anew for that, once no lease is held", why_);
   }
+}
+
+void Renewal::Drain(const std::string& uuid, bool drained, const std::vector<std::string>& shown) {
+  std::erase(next_.drained, uuid);
+  if (drained) next_.drained.push_back(uuid);
+  next_.served.clear();
+  for (const std::string& one : shown) {
+    if (std::find(next_.drained.begin(), next_.drained.end(), one) == next_.drained.end())
+      next_.served.push_back(one);
+  }
+  if (!drained && std::find(shown.begin(), shown.end(), uuid) == shown.end())
+    next_.served.push_back(uuid);
+  Want(uuid + (drained ? " is drained" : " is undrained"));
 }
 
 void Renewal::Try() {

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "daemon/peers/event_loop.h"
 #include "daemon/startup/continuation.h"
@@ -20,6 +21,8 @@ class Renewal {
 
   // Wants one, for `why`. The loop ends once it is due: at once, or when it has become harmless.
   void Want(const std::string& why);
+  // Wants one without the GPU (or with it again); `shown` are those that the driver shows now.
+  void Drain(const std::string& uuid, bool drained, const std::vector<std::string>& shown);
   bool wanted() const { return !why_.empty(); }
   bool due() const { return due_; }
   const std::string& why() const { return why_; }

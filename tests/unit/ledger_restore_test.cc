@@ -119,6 +119,20 @@ TEST(LedgerRestoreTest, WhatIsSetAsideIsQuarantinedUntilAnAdministratorEndsIt) {
   EXPECT_TRUE(next.Gone(lease));
 }
 
+TEST(LedgerRestoreTest, ANameThatAnotherHasByNowIsLost) {
+  World world;
+  const SessionId alice = world.Open(1000);
+  const LeaseId lease = world.Lend(alice, Named(kGiB, "weights"));
+  RestoredLease former = *world.ledger.Keepable(lease);
+  former.lease.id.value ^= 1;
+  former.lease.group.value ^= 1;
+  ASSERT_TRUE(world.ledger.RestoreLease(former, world.now, world.log).ok());
+  EXPECT_EQ(world.ledger.FindByName(1000, "weights")->id, lease);
+  EXPECT_EQ(world.ledger.FindLease(former.lease.id)->name, "");
+  EXPECT_TRUE(world.Release(alice, former.lease.id).ok());
+  EXPECT_EQ(world.ledger.FindByName(1000, "weights")->id, lease);
+}
+
 TEST(LedgerRestoreTest, NonsenseIsRefusedAndChangesNothing) {
   World world;
   const SessionId alice = world.Open(1000);
@@ -140,7 +154,6 @@ TEST(LedgerRestoreTest, NonsenseIsRefusedAndChangesNothing) {
   with("no sensible size", [](Lease& bad) { bad.id.value ^= 1, bad.chunks = {0}; });
   with("do not fit", [](Lease& bad) { bad.id.value ^= 1, bad.chunks = {4096}; });
   with("do not fit", [](Lease& bad) { bad.id.value ^= 1, bad.chunks = {}; });
-  with("its name", [](Lease& bad) { bad.id.value ^= 1; });
   with("holds it twice", [](Lease& bad) {
     bad.id.value ^= 1;
     bad.name.clear();

@@ -23,9 +23,11 @@ Status WatchCall::Subscribe(const peers::Peer& peer) {
   const ledger::SessionId session{request_.session_id()};
   if (session) {
     GPULEASE_RETURN_IF_ERROR(services_.broker.CheckSession(peer, session));
-  } else if (!services_.broker.IsAdministrator(peer)) {
-    return MakeError(Code::kPermissionDenied, Reason::kUnspecified,
-                     "all sessions' events are for administrators; give session_id for your own");
+  } else if (!services_.broker.IsObserver(peer)) {
+    return MakeError(
+        Code::kPermissionDenied, Reason::kUnspecified,
+        "session_id: 0 is all sessions' events, for operators and administrators; give your "
+        "session's for your own");
   }
   const auto self = std::static_pointer_cast<WatchCall>(shared_from_this());
   const std::uint64_t subscription = services_.broker.events().Subscribe(

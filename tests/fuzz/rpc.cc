@@ -30,12 +30,14 @@ using ledger::SessionId;
 constexpr std::size_t kUsers = 3;
 constexpr std::size_t kClients = 5;
 
-// What the kernel would say of the callers: two users and an administrator.
+// What the kernel would say of the callers: two users, an administrator, and one of the users'
+// number in a container.
 peers::Peer PeerOf(std::size_t client) {
   peers::Peer peer;
   peer.user.uid = static_cast<std::uint32_t>(client % kUsers);
   peer.user.gid = peer.user.uid;
   peer.user.groups = {100};
+  if (client == kClients - 1) peer.user.realm = "/box.scope";
   peer.pid = 1000 + static_cast<std::int32_t>(client);
   peer.process = 1 + client;
   peer.program = "fuzz";
@@ -94,7 +96,8 @@ struct World {
     options.tenant_of = [](const peers::Peer& peer) {
       return ledger::TenantSpec{"t" + std::to_string(peer.user.uid), peer.user.uid * 32 * kMiB, 0};
     };
-    options.is_administrator = [](const peers::Peer& peer) { return peer.user.uid == 0; };
+    options.is_administrator = [](const ledger::UserSpec& user) { return user.uid == 0; };
+    options.is_observer = options.is_administrator;
     options.report = [](const std::string&) {};
     broker = std::make_unique<broker::Broker>(std::move(options));
     broker->Attach(&front.reception());

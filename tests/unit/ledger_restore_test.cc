@@ -119,6 +119,20 @@ TEST(LedgerRestoreTest, WhatIsSetAsideIsQuarantinedUntilAnAdministratorEndsIt) {
   EXPECT_TRUE(next.Gone(lease));
 }
 
+TEST(LedgerRestoreTest, AContainersLeaseIsStillTheContainers) {
+  World before;
+  SessionSpec spec = before.Client(7);
+  spec.user.realm = "/a.scope";
+  const SessionId owner = before.Open(spec);
+  const LeaseId lease = before.Lend(owner, Named(kGiB, "weights"));
+  RestoredLease kept = *before.ledger.Keepable(lease);
+  World after;
+  ASSERT_TRUE(after.ledger.RestoreSession(owner, spec, after.now).ok());
+  ASSERT_TRUE(after.ledger.RestoreLease(std::move(kept), after.now, after.log).ok());
+  EXPECT_EQ(after.ledger.FindByName({7, "/a.scope"}, "weights")->id, lease);
+  EXPECT_FALSE(after.OpenLease(after.Open(7), lease, Access::kReadOnly).ok());
+}
+
 TEST(LedgerRestoreTest, NonsenseIsRefusedAndChangesNothing) {
   World world;
   const SessionId alice = world.Open(1000);

@@ -124,6 +124,7 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
         watches_[effect.pool].lane->ObserveAt(BootClock::now());
         break;
       case Effect::Kind::kForget:
+        events_.End(effect.session);
         reception_->Forget(effect.session);
         break;
       case Effect::Kind::kEvent: {

@@ -496,6 +496,8 @@ void ToProto(const broker::Event& event, v1::Event* out) {
     case Type::kReady:
       out->set_type(v1::Event::TYPE_READY);
       break;
+    case Type::kSessionEnded:  // the stream's status says it
+      break;
   }
   out->set_sequence(event.sequence);
   out->set_lease_id(event.lease_id);

@@ -350,12 +350,13 @@ class Play {
       default: {
         const SessionId session{Session(input_.Below(8), caller)};
         if (subscriptions_.size() >= 4 || !world_.broker->CheckSession(peer, session).ok()) break;
-        subscriptions_.push_back(
-            world_.broker->events().Subscribe(session, [](const broker::Event& event) {
+        const Result<std::uint64_t> subscription = world_.broker->events().Subscribe(
+            peer.user.id(), session, [](const std::shared_ptr<const broker::Event>& event) {
               v1::Event out;
-              rpc::ToProto(event, &out);
+              rpc::ToProto(*event, &out);
               CheckSendable(out);
-            }));
+            });
+        if (subscription.ok()) subscriptions_.push_back(*subscription);
       }
     }
   }

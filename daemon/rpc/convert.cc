@@ -36,10 +36,14 @@ bool Consists(std::string_view text, std::string_view characters, std::size_t lo
          text.find_first_not_of(characters) == std::string_view::npos;
 }
 
+// Without what could steer a terminal: C0, DEL, and C1 as UTF-8 writes it (C2 80 to C2 9F).
 bool IsPrintable(std::string_view text) {
-  return std::none_of(text.begin(), text.end(), [](char c) {
+  unsigned char before = 0;
+  return std::none_of(text.begin(), text.end(), [&](char c) {
     const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7f;
+    const bool steers = byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte < 0xa0);
+    before = byte;
+    return steers;
   });
 }
 

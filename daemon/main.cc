@@ -112,8 +112,11 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
   options.keeper = keeper.link();
   options.instance = instance;
   options.tenant_of = [&](const peers::Peer& peer) { return membership.Get()->TenantOf(peer); };
-  options.is_administrator = [&](const peers::Peer& peer) {
-    return membership.Get()->IsAdministrator(peer.user);
+  options.is_administrator = [&](const ledger::UserSpec& user) {
+    return membership.Get()->IsAdministrator(user);
+  };
+  options.is_observer = [&](const ledger::UserSpec& user) {
+    return membership.Get()->IsObserver(user);
   };
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
   std::function<void(const std::string&, bool)> on_drained = [](const std::string&, bool) {};
@@ -131,6 +134,7 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
   peers::Reception::Options reception_options =
       startup::ReceptionOptions(settings, *budget, *machine);
   reception_options.instance = instance;
+  reception_options.place = [&](peers::Peer& peer) { membership.Get()->Place(peer); };
   auto reception = std::make_unique<peers::Reception>(
       loop, *endpoint, table, broker,
       [&](UniqueFd connection) { server.Serve(std::move(connection)); },

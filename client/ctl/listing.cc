@@ -96,7 +96,7 @@ class Builder {
 Table SuspectTable(const v1::Gpu& gpu) {
   using Row = v1::Suspect;
   return Builder<Row>()
-      .Add({"pid", "PID"}, [](const Row& row) { return Signed(row.pid()); })
+      .Add({"pid", "PID", Unit::kId}, [](const Row& row) { return Signed(row.pid()); })
       .Add({"program", "PROGRAM"}, [](const Row& row) { return Text(row.program()); })
       .Add({"why", "WHY"}, [](const Row& row) { return Text(row.why()); })
       .Build(gpu.suspects());
@@ -106,8 +106,10 @@ Table HolderTable(const v1::Lease& lease) {
   using Row = v1::Holder;
   return Builder<Row>()
       .Add({"session_id", "SESSION"}, [](const Row& row) { return Number(row.session_id()); })
-      .Add({"pid", "PID"}, [](const Row& row) { return Signed(row.pid()); })
+      .Add({"pid", "PID", Unit::kId}, [](const Row& row) { return Signed(row.pid()); })
       .Add({"uid", "UID"}, [](const Row& row) { return Number(row.uid()); })
+      .Add({"realm", "REALM", Unit::kNone, Show::kUnlessEmpty},
+           [](const Row& row) { return Text(row.realm()); })
       .Add({"program", "PROGRAM"}, [](const Row& row) { return Text(row.program()); })
       .Add({"access", "ACCESS"}, [](const Row& row) { return Text(Word(row.access())); })
       .Add({"owner", "OWNER"}, [](const Row& row) { return Flag(row.owner()); })
@@ -117,8 +119,8 @@ Table HolderTable(const v1::Lease& lease) {
 Table BlockerTable(const v1::Lease& lease) {
   using Row = v1::Blocker;
   return Builder<Row>()
-      .Add({"lease_id", "LEASE"}, [](const Row& row) { return Number(row.lease_id()); })
-      .Add({"pid", "PID"}, [](const Row& row) { return Signed(row.pid()); })
+      .Add({"lease_id", "LEASE", Unit::kId}, [](const Row& row) { return Number(row.lease_id()); })
+      .Add({"pid", "PID", Unit::kId}, [](const Row& row) { return Signed(row.pid()); })
       .Add({"uid", "UID"}, [](const Row& row) { return Number(row.uid()); })
       .Add({"size_bytes", "SIZE", Unit::kBytes},
            [](const Row& row) { return Number(row.size_bytes()); })
@@ -163,7 +165,8 @@ LeaseBuilder LeaseColumns(bool record) {
       .Add({"lease_id", heading("LEASE", "lease")},
            [](const Row& row) { return Number(row.lease_id()); })
       .Add({"name", heading("NAME", "name")}, [](const Row& row) { return Text(row.name()); })
-      .Add({"owner", heading("OWNER", "owner")}, [](const Row& row) { return Text(row.owner()); })
+      .Add({"owner", heading("OWNER", "owner"), record ? Unit::kNone : Unit::kShortUser},
+           [](const Row& row) { return Text(row.owner()); })
       .Add({"state", heading("STATE", "state")},
            [](const Row& row) { return Text(Word(row.state()), IsUnusual(row.state())); })
       .Add({"queue_position", heading("PLACE", "place in queue"), Unit::kNone, Show::kUnlessEmpty},
@@ -187,6 +190,8 @@ LeaseBuilder LeaseColumns(bool record) {
       .Add({"mode", "mode", Unit::kMode, detail}, [](const Row& row) { return Number(row.mode()); })
       .Add({"uid", "uid", Unit::kNone, detail}, [](const Row& row) { return Number(row.uid()); })
       .Add({"gid", "gid", Unit::kNone, detail}, [](const Row& row) { return Number(row.gid()); })
+      .Add({"realm", "realm", Unit::kNone, record ? Show::kUnlessEmpty : Show::kJsonOnly},
+           [](const Row& row) { return Text(row.realm()); })
       .Add({"tenant", "tenant", Unit::kNone, detail},
            [](const Row& row) { return Text(row.tenant()); })
       .Add({"generation", "generation", Unit::kNone, detail},
@@ -284,7 +289,7 @@ Table HostTable(const v1::GetNodeResponse& node) {
 Table TenantTable(const v1::GetNodeResponse& node) {
   using Row = v1::Tenant;
   return Builder<Row>()
-      .Add({"name", "TENANT"}, [](const Row& row) { return Text(row.name()); })
+      .Add({"name", "TENANT", Unit::kShortUser}, [](const Row& row) { return Text(row.name()); })
       .Add({"device_bytes", "GPU MEMORY", Unit::kBytes},
            [](const Row& row) { return Number(row.device_bytes()); })
       .Add({"device_limit_bytes", "LIMIT", Unit::kLimit},
@@ -311,16 +316,19 @@ Table SessionTable(const std::vector<v1::Session>& sessions) {
   using Row = v1::Session;
   return Builder<Row>()
       .Add({"session_id", "SESSION"}, [](const Row& row) { return Number(row.session_id()); })
-      .Add({"pid", "PID"}, [](const Row& row) { return Signed(row.pid()); })
-      .Add({"user", "USER"}, [](const Row& row) { return Text(row.user()); })
+      .Add({"pid", "PID", Unit::kId}, [](const Row& row) { return Signed(row.pid()); })
+      .Add({"user", "USER", Unit::kShortUser}, [](const Row& row) { return Text(row.user()); })
       .Add({"uid", "", Unit::kNone, Show::kJsonOnly},
            [](const Row& row) { return Number(row.uid()); })
       .Add({"gid", "", Unit::kNone, Show::kJsonOnly},
            [](const Row& row) { return Number(row.gid()); })
+      .Add({"realm", "", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Text(row.realm()); })
       .Add({"program", "PROGRAM"}, [](const Row& row) { return Text(row.program()); })
       .Add({"client_version", "", Unit::kNone, Show::kJsonOnly},
            [](const Row& row) { return Text(row.client_version()); })
-      .Add({"tenant", "TENANT"}, [](const Row& row) { return Text(row.tenant()); })
+      .Add({"tenant", "TENANT", Unit::kShortUser},
+           [](const Row& row) { return Text(row.tenant()); })
       .Add({"lease_count", "OWNS"}, [](const Row& row) { return Number(row.lease_count()); })
       .Add({"open_count", "OPEN"}, [](const Row& row) { return Number(row.open_count()); })
       .Add({"device_bytes", "GPU MEMORY", Unit::kBytes},

@@ -2,6 +2,7 @@
 #include "client/ctl/table.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
 #include <cstdio>
 
@@ -45,8 +46,12 @@ std::string NumberText(std::uint64_t number, Unit unit) {
       std::snprintf(text, sizeof text, "%04lo", static_cast<unsigned long>(number));
       return text;
     }
+    case Unit::kId:
+      if (number == 0) return "-";
+      break;
     case Unit::kNone:
     case Unit::kShortUuid:
+    case Unit::kShortUser:
       break;
   }
   return std::to_string(number);
@@ -59,10 +64,11 @@ std::string CellText(const Cell& cell, const Column& column) {
     Unit unit;
     std::string operator()(const std::string& text) const {
       if (text.empty()) return "-";
+      if (unit == Unit::kShortUser) return Printable(ShortUser(text));
       return Printable(unit == Unit::kShortUuid ? ShortUuid(text) : text);
     }
     std::string operator()(std::int64_t number) const {
-      if (number < 0) return "-";
+      if (number < 0 || (unit == Unit::kId && number == 0)) return "-";
       if (unit == Unit::kMillis) return FormatMillis(number);
       return std::to_string(number);
     }
@@ -310,6 +316,25 @@ std::string ShortUuid(std::string_view uuid) {
   const std::size_t first = uuid.find('-');
   if (first == std::string_view::npos) return std::string(uuid);
   return std::string(uuid.substr(0, uuid.find('-', first + 1)));
+}
+
+std::string ShortUser(std::string_view user) {
+  constexpr std::size_t kDigits = 12;
+  const std::size_t at = user.find('@');
+  if (at == std::string_view::npos) return std::string(user);
+  std::string_view realm = user.substr(at + 1);
+  if (const std::size_t slash = realm.rfind('/'); slash != std::string_view::npos)
+    realm.remove_prefix(slash + 1);
+  for (const std::string_view end : {".scope", ".service"}) {
+    if (realm.ends_with(end)) realm.remove_suffix(end.size());
+  }
+  std::string shorter(user.substr(0, at + 1));
+  std::size_t digits = 0;
+  for (const char c : realm) {
+    digits = std::isxdigit(static_cast<unsigned char>(c)) ? digits + 1 : 0;
+    if (digits <= kDigits) shorter += c;
+  }
+  return shorter;
 }
 
 std::string Printable(std::string_view text) {

@@ -28,6 +28,8 @@ enum class Unit {
   kMillis,     // "3 d 4 h"
   kMode,       // "0640"
   kShortUuid,  // "GPU-3f2a1b2c"
+  kShortUser,  // "root@docker-0123456789ab"
+  kId,         // 0: "-"
 };
 
 enum class Show {
@@ -74,6 +76,8 @@ void PrintJsonLines(const Table& table, std::ostream& out);
 std::string FormatMillis(std::int64_t millis);
 // "GPU-3f2a1b2c" of a GPU's UUID: up to its second hyphen.
 std::string ShortUuid(std::string_view uuid);
+// Of a user's name with a realm, that realm by its last part, with long ids cut to 12 digits.
+std::string ShortUser(std::string_view user);
 // The text with what could steer a terminal as \xNN.
 std::string Printable(std::string_view text);
 // Emphasised when `colour`.

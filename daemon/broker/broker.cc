@@ -124,6 +124,7 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
         watches_[effect.pool].lane->ObserveAt(BootClock::now());
         break;
       case Effect::Kind::kForget:
+        events_.End(effect.session);
         reception_->Forget(effect.session);
         break;
       case Effect::Kind::kEvent: {
@@ -215,8 +216,7 @@ void Broker::Stop() {
 
 ledger::SessionSpec Broker::SpecOf(const peers::Peer& peer) const {
   ledger::SessionSpec spec;
-  spec.user = peer.user;
-  spec.user.administrator = IsAdministrator(peer);
+  spec.user = UserOf(peer);
   spec.pid = peer.pid;
   spec.process = peer.process;
   spec.tenant = options_.tenant_of(peer);
@@ -483,14 +483,14 @@ Result<LeaseView> Broker::Open(const peers::Peer& peer, SessionId session, std::
 }
 
 Result<LeaseView> Broker::OpenByName(const peers::Peer& peer, SessionId session,
-                                     std::uint64_t push_tag, std::uint32_t owner_uid,
+                                     std::uint64_t push_tag, const ledger::UserId& owner,
                                      std::string_view name, ledger::Access access) {
   GPULEASE_RETURN_IF_ERROR(CheckSession(peer, session));
   Effects effects;
   Result<ledger::Opened> opened = ledger::Opened();
   {
     MutexLock lock(mutex_);
-    opened = ledger_.OpenByName(session, owner_uid, name, access, BootClock::now(), effects);
+    opened = ledger_.OpenByName(session, owner, name, access, BootClock::now(), effects);
   }
   return FinishOpen(session, push_tag, std::move(opened), std::move(effects), access);
 }
@@ -514,8 +514,7 @@ Status Broker::CloseHolding(SessionId session, LeaseId lease) {
 Result<ledger::Released> Broker::Release(const peers::Peer& peer, SessionId session, LeaseId lease,
                                          bool force) {
   if (session) GPULEASE_RETURN_IF_ERROR(CheckSession(peer, session));
-  ledger::UserSpec caller = peer.user;
-  caller.administrator = IsAdministrator(peer);
+  const ledger::UserSpec caller = UserOf(peer);
   Effects effects;
   Result<ledger::Released> released = ledger::Released();
   {

@@ -49,7 +49,8 @@ struct Options {
   std::shared_ptr<const driver::NvmlDriver> nvml;  // null: releases count when they are closed
   // Who pays for a session of this peer.
   std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
-  std::function<bool(const peers::Peer&)> is_administrator;
+  std::function<bool(const ledger::UserSpec&)> is_administrator;
+  std::function<bool(const ledger::UserSpec&)> is_observer;  // sees everything
   // A GPU is drained: it has no lease any more. And: a GPU that may not be among the pools is to be
   // served again. From any thread.
   std::function<void(const std::string& uuid)> drained;
@@ -70,6 +71,9 @@ struct Restored {
   // Entries that stay with the keeper as they are: why, one line each.
   std::vector<std::string> broken;
 };
+
+// What a lease that the caller may not see is for him, as one that does not exist.
+Error NotVisible();
 
 class Broker : public peers::Registrar {
  public:
@@ -118,13 +122,13 @@ class Broker : public peers::Registrar {
   Result<LeaseView> Open(const peers::Peer& peer, ledger::SessionId session, std::uint64_t push_tag,
                          ledger::LeaseId lease, ledger::Access access);
   Result<LeaseView> OpenByName(const peers::Peer& peer, ledger::SessionId session,
-                               std::uint64_t push_tag, std::uint32_t owner_uid,
+                               std::uint64_t push_tag, const ledger::UserId& owner,
                                std::string_view name, ledger::Access access);
   Status Close(const peers::Peer& peer, ledger::SessionId session, ledger::LeaseId lease);
   Result<ledger::Released> Release(const peers::Peer& peer, ledger::SessionId session,
                                    ledger::LeaseId lease, bool force);
   Result<LeaseView> GetLease(const peers::Peer& peer, ledger::LeaseId lease) const;
-  Result<LeaseView> GetLeaseByName(const peers::Peer& peer, std::uint32_t owner_uid,
+  Result<LeaseView> GetLeaseByName(const peers::Peer& peer, const ledger::UserId& owner,
                                    std::string_view name) const;
   // Those that the peer may see and `wanted` says yes to, with an id above `after`.
   std::vector<LeaseView> ListLeases(const peers::Peer& peer, ledger::LeaseId after,
@@ -140,7 +144,7 @@ class Broker : public peers::Registrar {
   // Those that an earlier life drained; before Start().
   void KeepDrained(std::vector<std::string> uuids);
   Status CheckSession(const peers::Peer& peer, ledger::SessionId session) const;
-  bool IsAdministrator(const peers::Peer& peer) const { return options_.is_administrator(peer); }
+  bool IsObserver(const peers::Peer& peer) const { return options_.is_observer(peer.user); }
   bool admits() const;
   std::size_t lease_count() const;
   EventHub& events() { return events_; }
@@ -197,7 +201,10 @@ class Broker : public peers::Registrar {
                                ledger::Access access) GPULEASE_EXCLUDES(mutex_);
   Status CloseHolding(ledger::SessionId session, ledger::LeaseId lease) GPULEASE_EXCLUDES(mutex_);
   LeaseView ViewOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
-  LeaseView FullViewOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
+  LeaseView FullViewOf(const ledger::Lease& lease, const ledger::UserSpec& viewer) const
+      GPULEASE_REQUIRES(mutex_);
+  // The peer with its roles of now.
+  ledger::UserSpec UserOf(const peers::Peer& peer) const;
 
   // ---- the keeper (keeping.cc)
   // Tells it what the effects' command changed.

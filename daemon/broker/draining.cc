@@ -20,7 +20,7 @@ Error AdministratorsAlone() {
 }  // namespace
 
 Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid, DrainMode mode) {
-  if (!IsAdministrator(peer)) return AdministratorsAlone();
+  if (!options_.is_administrator(peer.user)) return AdministratorsAlone();
   const PoolIndex pool = FindGpu(uuid);
   if (pool == ledger::kNoPool) {
     MutexLock lock(mutex_);
@@ -62,7 +62,7 @@ Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid
 }
 
 Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
-  if (!IsAdministrator(peer)) return AdministratorsAlone();
+  if (!options_.is_administrator(peer.user)) return AdministratorsAlone();
   const PoolIndex pool = FindGpu(uuid);
   Effects effects;
   bool was_drained = false;

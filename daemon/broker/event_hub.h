@@ -7,10 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/result.h"
 #include "daemon/ledger/ledger.h"
 
 namespace gpulease::broker {
@@ -26,7 +28,8 @@ struct Event {
     kGpuState,
     kStopping,
     kLostEvents,
-    kReady
+    kReady,
+    kSessionEnded  // the last of its watchers' events
   };
   Type type = Type::kReady;
   std::uint64_t sequence = 0;
@@ -39,16 +42,23 @@ struct Event {
 // Threads: any. Callbacks run under the hub's lock: they queue and return.
 class EventHub {
  public:
-  using Callback = std::function<void(const Event&)>;
+  // Watchers that queue an event share it: a crowd of them that does not read costs a pointer each.
+  using Callback = std::function<void(const std::shared_ptr<const Event>&)>;
+  static constexpr std::uint32_t kMostOfUser = 1024;
 
   // Events of `session`, or (none) of all. Ends with Unsubscribe.
-  std::uint64_t Subscribe(ledger::SessionId session, Callback callback);
+  // Errors: kResourceExhausted/kSessionLimit   `user` has kMostOfUser subscriptions.
+  Result<std::uint64_t> Subscribe(const ledger::UserId& user, ledger::SessionId session,
+                                  Callback callback);
   void Unsubscribe(std::uint64_t subscription);
+  // Tells the watchers of a session that is over.
+  void End(ledger::SessionId session);
   // To the watchers of `sessions` (empty: of every session) and to those of all.
   void Publish(Event event, const std::vector<ledger::SessionId>& sessions);
 
  private:
   struct Subscription {
+    ledger::UserId user;
     ledger::SessionId session;
     Callback callback;
   };
@@ -56,6 +66,7 @@ class EventHub {
   std::uint64_t next_sequence_ GPULEASE_GUARDED_BY(mutex_) = 1;
   std::uint64_t next_subscription_ GPULEASE_GUARDED_BY(mutex_) = 1;
   std::map<std::uint64_t, Subscription> subscriptions_ GPULEASE_GUARDED_BY(mutex_);
+  std::map<ledger::UserId, std::uint32_t> of_user_ GPULEASE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpulease::broker

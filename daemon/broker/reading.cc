@@ -11,12 +11,12 @@ using ledger::PoolIndex;
 using ledger::SessionId;
 using ledger::State;
 
+}  // namespace
+
 Error NotVisible() {
   return MakeError(Code::kNotFound, Reason::kNotOpenable,
                    "no such lease, or none that you may see");
 }
-
-}  // namespace
 
 LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
   LeaseView view;
@@ -32,7 +32,14 @@ LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
   return view;
 }
 
-LeaseView Broker::FullViewOf(const ledger::Lease& lease) const {
+ledger::UserSpec Broker::UserOf(const peers::Peer& peer) const {
+  ledger::UserSpec user = peer.user;
+  user.administrator = options_.is_administrator(user);
+  user.observer = options_.is_observer(user);
+  return user;
+}
+
+LeaseView Broker::FullViewOf(const ledger::Lease& lease, const ledger::UserSpec& viewer) const {
   LeaseView view = ViewOf(lease);
   for (const ledger::Holding& holding : lease.holders) {
     HolderView holder;
@@ -41,41 +48,39 @@ LeaseView Broker::FullViewOf(const ledger::Lease& lease) const {
     if (const ledger::Session* const session = ledger_.FindSession(holding.session)) {
       holder.pid = session->spec.pid;
       holder.uid = session->spec.user.uid;
+      holder.realm = session->spec.user.realm;
       holder.program = session->spec.program;
     }
     view.holders.push_back(std::move(holder));
   }
   if (lease.state == State::kQueued) {
     view.queue_position = ledger_.QueuePosition(lease.group);
-    view.blockers = ledger_.Blockers(lease.group);
+    view.blockers = ledger_.Blockers(lease.group, viewer);
   }
   return view;
 }
 
 Result<LeaseView> Broker::GetLease(const peers::Peer& peer, LeaseId id) const {
-  ledger::UserSpec user = peer.user;
-  user.administrator = IsAdministrator(peer);
+  const ledger::UserSpec user = UserOf(peer);
   MutexLock lock(mutex_);
   const ledger::Lease* const lease = ledger_.FindLease(id);
   if (lease == nullptr || !ledger_.MaySee(user, *lease)) return NotVisible();
-  return FullViewOf(*lease);
+  return FullViewOf(*lease, user);
 }
 
-Result<LeaseView> Broker::GetLeaseByName(const peers::Peer& peer, std::uint32_t owner_uid,
+Result<LeaseView> Broker::GetLeaseByName(const peers::Peer& peer, const ledger::UserId& owner,
                                          std::string_view name) const {
-  ledger::UserSpec user = peer.user;
-  user.administrator = IsAdministrator(peer);
+  const ledger::UserSpec user = UserOf(peer);
   MutexLock lock(mutex_);
-  const ledger::Lease* const lease = ledger_.FindByName(owner_uid, name);
+  const ledger::Lease* const lease = ledger_.FindByName(owner, name);
   if (lease == nullptr || !ledger_.MaySee(user, *lease)) return NotVisible();
-  return FullViewOf(*lease);
+  return FullViewOf(*lease, user);
 }
 
 std::vector<LeaseView> Broker::ListLeases(
     const peers::Peer& peer, LeaseId after, std::size_t most,
     const std::function<bool(const LeaseView&)>& wanted) const {
-  ledger::UserSpec user = peer.user;
-  user.administrator = IsAdministrator(peer);
+  const ledger::UserSpec user = UserOf(peer);
   std::vector<LeaseView> views;
   MutexLock lock(mutex_);
   while (views.size() < most) {
@@ -83,7 +88,7 @@ std::vector<LeaseView> Broker::ListLeases(
     for (const ledger::Lease* const lease : leases) {
       after = lease->id;
       if (!ledger_.MaySee(user, *lease)) continue;
-      LeaseView view = FullViewOf(*lease);
+      LeaseView view = FullViewOf(*lease, user);
       if (wanted(view)) views.push_back(std::move(view));
       if (views.size() == most) break;
     }
@@ -94,14 +99,14 @@ std::vector<LeaseView> Broker::ListLeases(
 
 std::vector<ledger::Session> Broker::ListSessions(const peers::Peer& peer, SessionId after,
                                                   std::size_t most) const {
-  const bool all = IsAdministrator(peer);
+  const bool all = IsObserver(peer);
   std::vector<ledger::Session> result;
   MutexLock lock(mutex_);
   while (result.size() < most) {
     const std::vector<const ledger::Session*> sessions = ledger_.Sessions(after, most);
     for (const ledger::Session* const session : sessions) {
       after = session->id;
-      if (all || session->spec.user.uid == peer.user.uid) result.push_back(*session);
+      if (all || session->spec.user.id() == peer.user.id()) result.push_back(*session);
       if (result.size() == most) break;
     }
     if (sessions.size() < most) break;

@@ -23,6 +23,14 @@ std::string ReadLine(const fs::path& path) {
   return line;
 }
 
+// A process names itself with any bytes.
+std::string Text(std::string bytes) {
+  for (char& c : bytes) {
+    if (c < 0x20 || c == 0x7f) c = '?';
+  }
+  return bytes;
+}
+
 bool HasOpen(const fs::path& process, std::string_view what) {
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(process / "fd", error)) {
@@ -52,7 +60,7 @@ std::vector<Suspect> FindSuspects(bool simulated) {
     if (bad != std::errc() || end != name.data() + name.size() || pid == getpid()) continue;
     const bool mapped = HasMapped(entry.path(), what);
     if (!mapped && !HasOpen(entry.path(), what)) continue;
-    suspects.push_back({pid, ReadLine(entry.path() / "comm"),
+    suspects.push_back({pid, Text(ReadLine(entry.path() / "comm")),
                         mapped ? "has GPU memory mapped" : "has GPU memory open"});
     if (suspects.size() == kMost) break;
   }

@@ -16,6 +16,7 @@ struct HolderView {
   ledger::Holding holding;
   std::int32_t pid = 0;
   std::uint32_t uid = 0;
+  ledger::Realm realm;
   std::string program;
   bool owner = false;
 };

@@ -27,12 +27,25 @@ inline constexpr std::size_t kKinds = 2;
 inline constexpr std::size_t Index(PoolKind kind) { return static_cast<std::size_t>(kind); }
 using KindBytes = std::array<Bytes, kKinds>;
 
+// What a name is kept under: no name has a slash.
+inline std::string NameKey(const Realm& realm, std::string_view name) {
+  return realm + "/" + std::string(name);
+}
+// What keeping a lease's name and labels costs: their bytes, and what holds each label.
+inline Bytes TextBytes(const std::string& name, const std::map<std::string, std::string>& labels) {
+  constexpr Bytes kEach = 64;
+  Bytes bytes = name.size();
+  for (const auto& [key, value] : labels) bytes += key.size() + value.size() + kEach;
+  return bytes;
+}
+
 struct UserAccount {
   std::uint32_t sessions = 0;
   std::uint32_t leases = 0;    // until their last byte is free, queued ones too
   std::uint32_t waits = 0;     // queued groups
   std::uint32_t openings = 0;  // of leases that the opening session does not own
-  std::map<std::string, LeaseRecord*, std::less<>> names;  // not released
+  Bytes label_bytes = 0;       // TextBytes of its leases
+  std::map<std::string, LeaseRecord*, std::less<>> names;  // by NameKey; not released
 
   bool unused() const { return sessions == 0 && leases == 0; }
 };

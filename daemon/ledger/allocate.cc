@@ -91,8 +91,11 @@ Status Ledger::Impl::CheckNow(const AllocateCommand& command, const Request& req
                               const SessionRecord& session) const {
   if (!Reachable(request.pieces, pools)) return NoUsablePool(request.pieces, pools);
   const UserAccount& user = *session.user;
+  const UserSpec& caller = session.session.spec.user;
+  Bytes text = 0;
   for (const AllocationSpec& spec : command.specs) {
-    if (!spec.name.empty() && user.names.contains(spec.name)) {
+    text += TextBytes(spec.name, spec.labels);
+    if (!spec.name.empty() && user.names.contains(NameKey(caller.realm, spec.name))) {
       return MakeError(Code::kAlreadyExists, Reason::kNameTaken,
                        "name: the caller has a lease " + spec.name +
                            " already: release it or choose another name");
@@ -101,7 +104,13 @@ Status Ledger::Impl::CheckNow(const AllocateCommand& command, const Request& req
   const Limits& limits = options.limits;
   if (user.leases >= limits.leases_per_user ||
       command.specs.size() > limits.leases_per_user - user.leases) {
-    return UserLimit("leases", session.session.spec.user.uid, user.leases, limits.leases_per_user);
+    return UserLimit("leases", "leases_per_user", AccountOf(caller), user.leases,
+                     limits.leases_per_user);
+  }
+  if (user.label_bytes >= limits.label_bytes_per_user ||
+      text > limits.label_bytes_per_user - user.label_bytes) {
+    return UserLimit("bytes of names and labels", "label_bytes_per_user", AccountOf(caller),
+                     user.label_bytes, limits.label_bytes_per_user);
   }
   const std::uint64_t used = ChunkCount();
   if (used >= limits.chunks || request.chunks > limits.chunks - used)
@@ -154,6 +163,7 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
     lease.page_size = spec.page_size;
     lease.owner = session.session.id;
     lease.uid = session.session.spec.user.uid;
+    lease.realm = session.session.spec.user.realm;
     lease.gid = spec.gid;
     lease.mode = spec.mode;
     lease.owner_pid = session.session.spec.pid;
@@ -173,7 +183,8 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
     group.owned += 1;
     session.owned.insert(lease_id);
     session.user->leases += 1;
-    if (!lease.name.empty()) session.user->names.emplace(lease.name, &record);
+    session.user->label_bytes += TextBytes(lease.name, lease.labels);
+    if (!lease.name.empty()) session.user->names.emplace(NameKey(lease.realm, lease.name), &record);
   }
   session.session.owned = static_cast<std::uint32_t>(session.owned.size());
   if (!group.request_id.empty()) session.requests.emplace(group.request_id, &group);
@@ -256,8 +267,8 @@ Result<Allocated> Ledger::Impl::Allocate(const AllocateCommand& command, Time no
   if (!placement && !can_wait)
     return MemoryShort(ShortageOf(request->pieces, session->session.spec.user));
   if (!placement && session->user->waits >= options.limits.waits_per_user) {
-    return UserLimit("waiting requests", session->session.spec.user.uid, session->user->waits,
-                     options.limits.waits_per_user);
+    return UserLimit("waiting requests", "waits_per_user", AccountOf(session->session.spec.user),
+                     session->user->waits, options.limits.waits_per_user);
   }
   Group& group = AddGroup(command, *std::move(request), *session, now);
   const GroupId id = group.id;

@@ -84,18 +84,14 @@ Result<Opened> Ledger::Impl::Open(SessionId session, LeaseId lease, Access acces
   return OpenRecord(*caller, *record, asked, access);
 }
 
-Result<Opened> Ledger::Impl::OpenByName(SessionId session, std::uint32_t owner_uid,
+Result<Opened> Ledger::Impl::OpenByName(SessionId session, const UserId& owner,
                                         std::string_view name, Access access) {
   SessionRecord* caller = FindSession(session);
   if (caller == nullptr) return SessionEnded(session);
-  const std::string asked = std::to_string(owner_uid) + "/" + std::string(name);
-  const auto user = users.find(owner_uid);
-  if (user != users.end()) {
-    const auto found = user->second.names.find(name);
-    if (found != user->second.names.end())
-      return OpenRecord(*caller, *found->second, asked, access);
-  }
-  if (caller->session.spec.user.uid == owner_uid) {
+  const std::string asked = UserText(owner) + "/" + std::string(name);
+  if (LeaseRecord* record = FindByName(owner, name))
+    return OpenRecord(*caller, *record, asked, access);
+  if (caller->session.spec.user.id() == owner) {
     return MakeError(Code::kNotFound, Reason::kNotOpenable,
                      "the caller has no lease " + std::string(name));
   }
@@ -127,7 +123,8 @@ Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& rec
     return Opened{lease.id, false};
   }
   if (lease.owner != id && session.user->openings >= options.limits.leases_per_user) {
-    return UserLimit("opened leases", session.session.spec.user.uid, session.user->openings,
+    return UserLimit("leases of others open", "leases_per_user",
+                     AccountOf(session.session.spec.user), session.user->openings,
                      options.limits.leases_per_user);
   }
   AddHolding(record, session, access);

@@ -41,7 +41,7 @@ struct Ledger::Impl {
   void Take(SessionId session, LeaseId lease, Time now);
   void Decline(SessionId session, LeaseId lease, Time now, Effects& effects);
   Result<Opened> Open(SessionId session, LeaseId lease, Access access);
-  Result<Opened> OpenByName(SessionId session, std::uint32_t owner_uid, std::string_view name,
+  Result<Opened> OpenByName(SessionId session, const UserId& owner, std::string_view name,
                             Access access);
   Status Close(SessionId session, LeaseId lease, Time now, Effects& effects);
   Result<Released> Release(SessionId session, const UserSpec& caller, LeaseId lease, bool force,
@@ -65,7 +65,7 @@ struct Ledger::Impl {
   // An id that nothing has, restored things included.
   std::uint64_t FreshId();
   // Erases what no session and no lease needs any more.
-  void Collect(UserAccount* user, std::uint32_t uid, TenantAccount* tenant);
+  void Collect(UserAccount* user, const UserId& id, TenantAccount* tenant);
 
   // ---- allocate.cc
   // What Allocate found out about a request before it charges anything.
@@ -145,8 +145,10 @@ struct Ledger::Impl {
   void FreeBytes(LeaseRecord& record, Bytes bytes);
 
   // ---- reading.cc
+  LeaseRecord* FindByName(const UserId& owner, std::string_view name) const;
   bool MaySee(const UserSpec& user, const Lease& lease) const;
-  std::vector<Blocker> BlockersOf(const PoolSet& pools, const TenantAccount* tenant) const;
+  std::vector<Blocker> BlockersOf(const PoolSet& pools, const TenantAccount* tenant,
+                                  const UserSpec& user) const;
   Shortage ShortageOf(const std::vector<Piece>& pieces, const UserSpec& user) const;
   std::uint64_t ChunkCount() const;
   std::string CheckInvariants() const;
@@ -159,7 +161,7 @@ struct Ledger::Impl {
   IdSequence ids;
   std::map<SessionId, SessionRecord> sessions;
   std::unordered_map<GroupId, Group> groups;
-  std::unordered_map<std::uint32_t, UserAccount> users;
+  std::map<UserId, UserAccount> users;
   std::map<std::string, TenantAccount, std::less<>> tenants;
   // After what it is charged to, so that charges go before their accounts.
   std::map<LeaseId, LeaseRecord> leases;

@@ -17,6 +17,7 @@ struct PoolSums {
 };
 struct AccountSums {
   KindBytes bytes{};
+  Bytes label_bytes = 0;
   std::uint32_t leases = 0, sessions = 0, waits = 0, openings = 0, owned = 0, open = 0, names = 0;
 };
 
@@ -47,8 +48,9 @@ std::string Ledger::Impl::CheckInvariants() const {
       return name() + ": its group does not know it";
     AccountSums& user = user_sums[record.user];
     user.leases += 1;
+    user.label_bytes += TextBytes(lease.name, lease.labels);
     if (!lease.name.empty()) {
-      const auto named = record.user->names.find(lease.name);
+      const auto named = record.user->names.find(NameKey(lease.realm, lease.name));
       const bool has_name = named != record.user->names.end() && named->second == &record;
       const bool wants_name = lease.owner && lease.state != State::kRevoking;
       if (has_name != static_cast<bool>(wants_name)) return name() + ": its name is free, or not";
@@ -126,13 +128,14 @@ std::string Ledger::Impl::CheckInvariants() const {
   }
   GPULEASE_EXPECT("graces", lost, graces.size());
   std::size_t waiting = 0;
-  for (const auto& [uid, user] : users) {
-    const auto name = [&uid = uid] { return "uid " + std::to_string(uid); };
+  for (const auto& [id, user] : users) {
+    const auto name = [&id = id] { return "uid " + UserText(id); };
     const AccountSums& sums = user_sums[&user];
     GPULEASE_EXPECT(name() + " sessions", sums.sessions, user.sessions);
     GPULEASE_EXPECT(name() + " leases", sums.leases, user.leases);
     GPULEASE_EXPECT(name() + " waits", sums.waits, user.waits);
     GPULEASE_EXPECT(name() + " openings", sums.openings, user.openings);
+    GPULEASE_EXPECT(name() + " label bytes", sums.label_bytes, user.label_bytes);
     GPULEASE_EXPECT(name() + " names", sums.names, user.names.size());
     if (user.unused()) return name() + ": kept without need";
     waiting += user.waits;

@@ -89,9 +89,9 @@ Result<Opened> Ledger::Open(SessionId session, LeaseId lease, Access access, Tim
   return result;
 }
 
-Result<Opened> Ledger::OpenByName(SessionId session, std::uint32_t owner_uid, std::string_view name,
+Result<Opened> Ledger::OpenByName(SessionId session, const UserId& owner, std::string_view name,
                                   Access access, Time, Effects&) {
-  auto result = impl_->OpenByName(session, owner_uid, name, access);
+  auto result = impl_->OpenByName(session, owner, name, access);
   impl_->Verify();
   return result;
 }

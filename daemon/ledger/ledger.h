@@ -85,8 +85,9 @@ struct TenantSpec {
 struct Limits {
   std::uint32_t sessions_per_user = 4096;
   std::uint32_t leases_per_user = 65536;
-  std::uint32_t waits_per_user = 1024;  // queued groups
-  std::uint64_t chunks = ~0ull;         // of the whole daemon: its descriptor budget
+  std::uint32_t waits_per_user = 1024;     // queued groups
+  Bytes label_bytes_per_user = 16 * kMiB;  // of names and labels, as TextBytes counts them
+  std::uint64_t chunks = ~0ull;            // of the whole daemon: its descriptor budget
   Duration session_grace = std::chrono::seconds(30);
   Duration release_bound = std::chrono::seconds(5);
   Duration driver_retry = std::chrono::seconds(2);
@@ -106,12 +107,39 @@ struct Options {
 // ----------------------------------------------------------------------------------------------------------
 // requests
 
+// Whose users a number stands for: empty is the machine itself; else a container, which has users
+// of its own, whatever their numbers. One that begins with kUnknownRealm is of a process that the
+// daemon cannot place, and of no other.
+using Realm = std::string;
+inline constexpr char kUnknownRealm = '?';
+
+struct UserId {
+  UserId(std::uint32_t uid_in, Realm realm_in = {})  // NOLINT: a number is a user of the machine
+      : realm(std::move(realm_in)), uid(uid_in) {}
+  Realm realm;
+  std::uint32_t uid = 0;
+  friend auto operator<=>(const UserId&, const UserId&) = default;
+};
+
 struct UserSpec {  // what the kernel says of a peer
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
   std::vector<std::uint32_t> groups;
-  bool administrator = false;
+  Realm realm;
+  bool root = false;           // the root user of the machine, and not of a container
+  bool administrator = false;  // may everything
+  bool observer = false;       // sees everything: operators; administrators do in any case
+
+  UserId id() const { return {uid, realm}; }
 };
+
+// Whom the limits of a user are counted for. Processes that cannot be placed share one account, so
+// that nobody gains by being many.
+inline UserId AccountOf(const UserId& user) {
+  if (user.realm.empty() || user.realm[0] != kUnknownRealm) return user;
+  return {user.uid, Realm(1, kUnknownRealm)};
+}
+inline UserId AccountOf(const UserSpec& user) { return AccountOf(user.id()); }
 
 struct SessionSpec {
   UserSpec user;
@@ -132,6 +160,7 @@ struct Terms {
   std::vector<TenantSpec> tenants;  // new limits, by name
   std::vector<Pool> pools;          // as many as there are
   std::function<bool(const UserSpec&)> is_administrator;
+  std::function<bool(const UserSpec&)> is_observer = [](const UserSpec&) { return false; };
 };
 
 enum class PageSize : std::uint8_t { kAuto, kSmall, kHuge };
@@ -196,6 +225,7 @@ struct Lease {
   SessionId owner;                       // none once the owner let go or ended
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
+  Realm realm;  // of both
   std::uint32_t mode = 0600;
   std::int32_t owner_pid = 0;
   std::string tenant;
@@ -355,8 +385,8 @@ class Ledger {
   //       the tenant's limit is reached, or an earlier request of the tenant waits for it, and
   //       `wait` is zero: retry after the tenant releases something.
   //   kResourceExhausted/kSessionLimit, kDescriptorLimit
-  //       too many leases or waits of the user, too many chunks: retry after a release; it is
-  //       never queued for that.
+  //       too many leases, waits or bytes of labels of the user, too many chunks: retry after a
+  //       release; it is never queued for that.
   //   kUnavailable/kMemoryShort
   //       others hold the memory (or wait for it) and `wait` is zero; with blockers.
   //   kUnavailable/kGpuUnavailable
@@ -383,7 +413,7 @@ class Ledger {
   // kOffered, the lease is. What the session has taken before (a push was repeated) it keeps.
   void Decline(SessionId session, LeaseId lease, Time now, Effects& effects);
 
-  // Opens by id, or by the owner's uid and name (see FindByName). `access` must be allowed by
+  // Opens by id, or by the owner and name (see FindByName). `access` must be allowed by
   // owner, group and mode, of which writing needs both bits; administrators and the owning session
   // may all. A session that holds a released lease may open it again. Errors:
   //   kNotFound/kNotOpenable           the user itself has no lease of this name (by id:
@@ -392,7 +422,7 @@ class Ledger {
   //   kFailedPrecondition              it is queued, being made, or its rights have ended.
   //   kResourceExhausted/kSessionLimit the user has `leases_per_user` leases of others open.
   Result<Opened> Open(SessionId session, LeaseId lease, Access access, Time now, Effects& effects);
-  Result<Opened> OpenByName(SessionId session, std::uint32_t owner_uid, std::string_view name,
+  Result<Opened> OpenByName(SessionId session, const UserId& owner, std::string_view name,
                             Access access, Time now, Effects& effects);
 
   // The session lets go of what it opened (the owner too, without releasing it).
@@ -461,15 +491,16 @@ class Ledger {
 
   const Lease* FindLease(LeaseId lease) const;
   const Session* FindSession(SessionId session) const;
-  const Lease* FindByName(std::uint32_t owner_uid, std::string_view name) const;
+  const Lease* FindByName(const UserId& owner, std::string_view name) const;
   bool MaySee(const UserSpec& user,
-              const Lease& lease) const;  // owns, holds (any session of the uid) or may open
+              const Lease& lease) const;  // owns, holds (any session of the user) or may open
   // Leases with an id above `after`, in order of ids.
   std::vector<const Lease*> Leases(LeaseId after, std::size_t most) const;
   std::vector<const Session*> Sessions(SessionId after, std::size_t most) const;
   std::vector<LeaseId> GroupLeases(GroupId group) const;
   std::uint32_t QueuePosition(GroupId group) const;  // 1 is the next; 0 when it is not queued
-  std::vector<Blocker> Blockers(GroupId group) const;
+  // What stands in its way. Of leases that `user` may not see, pid and id are 0.
+  std::vector<Blocker> Blockers(GroupId group, const UserSpec& user) const;
   const PoolSpec& Pool(PoolIndex pool) const;
   PoolUse Use(PoolIndex pool) const;
   std::size_t pool_count() const;

@@ -17,17 +17,18 @@ constexpr std::size_t kMostLooks = 256;
 }  // namespace
 
 bool Ledger::Impl::MaySee(const UserSpec& user, const Lease& lease) const {
-  if (user.administrator || user.uid == lease.uid) return true;
+  if (user.administrator || user.observer || IsOwner(user, lease)) return true;
   if (MayOpen(user, lease, Access::kReadOnly)) return true;
   return std::any_of(lease.holders.begin(), lease.holders.end(), [&](const Holding& holding) {
     const auto session = sessions.find(holding.session);
-    return session != sessions.end() && session->second.session.spec.user.uid == user.uid;
+    return session != sessions.end() && session->second.session.spec.user.id() == user.id();
   });
 }
 
-// The largest charged leases of `pools`, of `tenant` alone when there is one.
-std::vector<Blocker> Ledger::Impl::BlockersOf(const PoolSet& wanted,
-                                              const TenantAccount* tenant) const {
+// The largest charged leases of `pools`, of `tenant` alone when there is one, as `user` may see
+// them.
+std::vector<Blocker> Ledger::Impl::BlockersOf(const PoolSet& wanted, const TenantAccount* tenant,
+                                              const UserSpec& user) const {
   std::vector<Blocker> blockers;
   for (const PoolAccount& pool : pools) {
     if (!wanted[pool.index]) continue;
@@ -38,8 +39,9 @@ std::vector<Blocker> Ledger::Impl::BlockersOf(const PoolSet& wanted,
          ++entry, ++looks) {
       const LeaseRecord& record = leases.at(entry->second);
       if (tenant != nullptr && record.charge.tenant() != tenant) continue;
-      blockers.push_back(
-          {record.lease.id.value, record.lease.owner_pid, record.lease.uid, record.charge.bytes()});
+      const bool visible = MaySee(user, record.lease);
+      blockers.push_back({visible ? record.lease.id.value : 0, visible ? record.lease.owner_pid : 0,
+                          record.lease.uid, record.charge.bytes()});
       ++taken;
     }
   }
@@ -53,11 +55,7 @@ Shortage Ledger::Impl::ShortageOf(const std::vector<Piece>& pieces, const UserSp
   Shortage shortage{.pieces = pieces, .pools = pools};
   PoolSet wanted;
   for (const Piece& piece : pieces) wanted |= piece.pools;
-  shortage.blockers = BlockersOf(wanted, nullptr);
-  if (!shortage.blockers.empty()) {
-    const LeaseId first{shortage.blockers.front().lease_id};
-    shortage.blocker_visible = MaySee(user, leases.at(first).lease);
-  }
+  shortage.blockers = BlockersOf(wanted, nullptr, user);
   for (const PoolAccount& pool : pools) {
     if (wanted[pool.index] && reserved[pool.index])
       shortage.waiting_before = std::max(shortage.waiting_before, pool.queued);
@@ -81,11 +79,16 @@ const Session* Ledger::FindSession(SessionId session) const {
   return record == nullptr ? nullptr : &record->session;
 }
 
-const Lease* Ledger::FindByName(std::uint32_t owner_uid, std::string_view name) const {
-  const auto user = impl_->users.find(owner_uid);
-  if (user == impl_->users.end()) return nullptr;
-  const auto found = user->second.names.find(name);
-  return found == user->second.names.end() ? nullptr : &found->second->lease;
+LeaseRecord* Ledger::Impl::FindByName(const UserId& owner, std::string_view name) const {
+  const auto user = users.find(AccountOf(owner));
+  if (user == users.end()) return nullptr;
+  const auto found = user->second.names.find(NameKey(owner.realm, name));
+  return found == user->second.names.end() ? nullptr : found->second;
+}
+
+const Lease* Ledger::FindByName(const UserId& owner, std::string_view name) const {
+  const LeaseRecord* record = impl_->FindByName(owner, name);
+  return record == nullptr ? nullptr : &record->lease;
 }
 
 Result<Allocated> Ledger::FindGroup(SessionId session, LeaseId lease) const {
@@ -131,20 +134,20 @@ std::uint32_t Ledger::QueuePosition(GroupId group) const {
   return impl_->queue.Position(found->second);
 }
 
-std::vector<Blocker> Ledger::Blockers(GroupId group) const {
+std::vector<Blocker> Ledger::Blockers(GroupId group, const UserSpec& user) const {
   const auto found = impl_->groups.find(group);
   if (found == impl_->groups.end() || found->second.state != State::kQueued) return {};
   const Group& waiting = found->second;
   const Wait& wait = *waiting.wait;
   const bool allowed = waiting.tenant->Allows(PoolKind::kDevice, wait.bytes[0]) &&
                        waiting.tenant->Allows(PoolKind::kHost, wait.bytes[1]);
-  if (allowed) return impl_->BlockersOf(wait.pools, nullptr);
+  if (allowed) return impl_->BlockersOf(wait.pools, nullptr, user);
   // What holds it back is its own tenant's, in whichever pool that is.
   PoolSet kinds;
   for (const PoolAccount& pool : impl_->pools)
     kinds.set(pool.index,
               !waiting.tenant->Allows(pool.spec.kind, wait.bytes[Index(pool.spec.kind)]));
-  return impl_->BlockersOf(kinds, waiting.tenant);
+  return impl_->BlockersOf(kinds, waiting.tenant, user);
 }
 
 const PoolSpec& Ledger::Pool(PoolIndex pool) const { return impl_->pools[pool].spec; }

@@ -16,7 +16,7 @@ void Ledger::Impl::SetState(LeaseRecord& record, State state, Time now) {
 
 void Ledger::Impl::FreeName(LeaseRecord& record) {
   if (record.lease.name.empty()) return;
-  const auto found = record.user->names.find(record.lease.name);
+  const auto found = record.user->names.find(NameKey(record.lease.realm, record.lease.name));
   if (found != record.user->names.end() && found->second == &record)
     record.user->names.erase(found);
 }
@@ -158,11 +158,12 @@ void Ledger::Impl::EraseLease(LeaseRecord& record) {
   std::erase(group.leases, &record);
   UserAccount* user = record.user;
   TenantAccount* tenant = group.tenant;
-  const std::uint32_t uid = record.lease.uid;
+  const UserId account = AccountOf(UserId(record.lease.uid, record.lease.realm));
   user->leases -= 1;
+  user->label_bytes -= TextBytes(record.lease.name, record.lease.labels);
   if (group.leases.empty()) groups.erase(group.id);
   leases.erase(id);
-  Collect(user, uid, tenant);
+  Collect(user, account, tenant);
 }
 
 }  // namespace gpulease::ledger

@@ -77,7 +77,8 @@ Status Ledger::Impl::CheckRestored(const RestoredLease& restored) const {
   }
   if (const auto group = groups.find(lease.group); group != groups.end()) {
     if (group->second.state != State::kOffered || group->second.leases.empty() ||
-        group->second.leases.front()->lease.uid != lease.uid)
+        group->second.leases.front()->lease.uid != lease.uid ||
+        group->second.leases.front()->lease.realm != lease.realm)
       return Senseless("its group is another one's");
   }
   return {};
@@ -127,8 +128,9 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
       std::find_if(group.leases.begin(), group.leases.end(),
                    [&](const LeaseRecord* other) { return other->place > record.place; });
   group.leases.insert(after, &record);
-  record.user = &users[lease.uid];
+  record.user = &users[AccountOf({lease.uid, lease.realm})];
   record.user->leases += 1;
+  record.user->label_bytes += TextBytes(lease.name, lease.labels);
   lease.size = 0;
   for (const Bytes chunk : lease.chunks) lease.size += chunk;
   lease.tenant = group.tenant->spec.name;
@@ -151,7 +153,7 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
     owner->session.owned = static_cast<std::uint32_t>(owner->owned.size());
     group.owned += 1;
     if (!lease.name.empty() && state != State::kRevoking)
-      record.user->names.emplace(lease.name, &record);
+      record.user->names.emplace(NameKey(lease.realm, lease.name), &record);
   }
   for (const Holding& holding : holders) {
     SessionRecord* holder = FindSession(holding.session);

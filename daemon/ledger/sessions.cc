@@ -11,10 +11,11 @@ SessionRecord* Ledger::Impl::FindSession(SessionId id) {
 }
 
 Result<SessionId> Ledger::Impl::OpenSession(SessionSpec spec, Time now, Effects& effects) {
-  const std::uint32_t uid = spec.user.uid;
-  if (const auto user = users.find(uid);
+  const UserId account = AccountOf(spec.user);
+  if (const auto user = users.find(account);
       (user == users.end() ? 0 : user->second.sessions) >= options.limits.sessions_per_user) {
-    return UserLimit("sessions", uid, user == users.end() ? 0 : user->second.sessions,
+    return UserLimit("sessions", "sessions_per_user", account,
+                     user == users.end() ? 0 : user->second.sessions,
                      options.limits.sessions_per_user);
   }
   const SessionId id{FreshId()};
@@ -24,7 +25,7 @@ Result<SessionId> Ledger::Impl::OpenSession(SessionSpec spec, Time now, Effects&
 }
 
 SessionRecord& Ledger::Impl::AddSession(SessionId id, SessionSpec spec, Time now) {
-  UserAccount& user = users[spec.user.uid];
+  UserAccount& user = users[AccountOf(spec.user)];
   TenantAccount& tenant = tenants[spec.tenant.name];
   tenant.spec = spec.tenant;
   user.sessions += 1;
@@ -99,18 +100,18 @@ void Ledger::Impl::EndSession(SessionId id, bool process_lives, Time now, Effect
   if (!record->session.connected) graces.erase({record->session.grace_ends, id});
   UserAccount* user = record->user;
   TenantAccount* tenant = record->tenant;
-  const std::uint32_t uid = record->session.spec.user.uid;
+  const UserId account = AccountOf(record->session.spec.user);
   user->sessions -= 1;
   tenant->sessions -= 1;
   sessions.erase(id);
   Effect& forget = effects.emplace_back(Effect{.kind = Effect::Kind::kForget});
   forget.session = id;
   Serve(now, effects);
-  Collect(user, uid, tenant);
+  Collect(user, account, tenant);
 }
 
-void Ledger::Impl::Collect(UserAccount* user, std::uint32_t uid, TenantAccount* tenant) {
-  if (user != nullptr && user->unused()) users.erase(uid);
+void Ledger::Impl::Collect(UserAccount* user, const UserId& id, TenantAccount* tenant) {
+  if (user != nullptr && user->unused()) users.erase(id);
   if (tenant != nullptr && tenant->unused()) {
     std::erase(held, tenant);
     tenants.erase(tenant->spec.name);

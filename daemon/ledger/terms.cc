@@ -22,6 +22,7 @@ void Ledger::Impl::SetTerms(const Terms& terms, Time now, Effects& effects) {
   for (auto& [id, session] : sessions) {
     UserSpec& user = session.session.spec.user;
     user.administrator = terms.is_administrator(user);
+    user.observer = terms.is_observer(user);
     session.session.spec.tenant = session.tenant->spec;
   }
   // Ends that are reckoned from the limits.

@@ -72,7 +72,7 @@ Error Describe(const Shortage& shortage, Code code, Reason reason) {
   if (!error.blockers.empty()) {
     const Blocker& first = error.blockers.front();
     error.message += ", " + FormatBytes(first.size_bytes) + " more when ";
-    error.message += shortage.blocker_visible
+    error.message += first.lease_id != 0
                          ? "lease " + Number(first.lease_id) + " (pid " +
                                std::to_string(first.pid) + ", uid " + Number(first.uid) + ") ends"
                          : "a lease of another user ends";
@@ -217,10 +217,16 @@ Error NotOpenable(std::string_view lease) {
                        ": there is none, or its owner has not opened it to the caller so");
 }
 
-Error UserLimit(std::string_view what, std::uint32_t uid, std::uint32_t has, std::uint32_t limit) {
+Error UserLimit(std::string_view what, std::string_view option, const UserId& user, Bytes has,
+                Bytes limit) {
   return MakeError(Code::kResourceExhausted, Reason::kSessionLimit,
-                   "uid " + Number(uid) + " has " + Number(has) + " " + std::string(what) +
-                       " of at most " + Number(limit) + ": retry after one ends");
+                   "uid " + UserText(user) + " has " + Number(has) + " " + std::string(what) +
+                       " of at most " + Number(limit) + " (" + std::string(option) +
+                       "): retry after some of them end");
+}
+
+std::string UserText(const UserId& user) {
+  return Number(user.uid) + (user.realm.empty() ? "" : "@" + user.realm);
 }
 
 }  // namespace gpulease::ledger

@@ -16,8 +16,7 @@ namespace gpulease::ledger {
 struct Shortage {
   const std::vector<Piece>& pieces;
   const std::deque<PoolAccount>& pools;
-  std::vector<Blocker> blockers;
-  bool blocker_visible = false;      // the asker may see whose the first blocker is
+  std::vector<Blocker> blockers;     // as the asker may see them
   std::uint32_t waiting_before = 0;  // groups
 };
 
@@ -40,8 +39,12 @@ Error WaitOver(const Shortage& shortage, Duration waited);
 Error DriverMemoryShort(const Shortage& shortage, const Error& driver, Duration tried);
 Error NotTheCallers(LeaseId lease);
 Error NotOpenable(std::string_view lease);
-// A user's limit on `what` ("sessions").
-Error UserLimit(std::string_view what, std::uint32_t uid, std::uint32_t has, std::uint32_t limit);
+// A user's limit on `what` ("sessions"), which `option` sets ("sessions_per_user").
+Error UserLimit(std::string_view what, std::string_view option, const UserId& user, Bytes has,
+                Bytes limit);
+
+// "1000", or "1000@REALM" of a user of a container.
+std::string UserText(const UserId& user);
 
 std::string_view KindName(PoolKind kind);
 

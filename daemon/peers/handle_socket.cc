@@ -33,7 +33,18 @@ Status HandleSocket::Push(Parcel parcel) {
 
 HandleSocket::~HandleSocket() {
   MutexLock lock(mutex_);
-  user_->unread -= unread_;
+  user_->Remove(unread_);
+}
+
+std::uint32_t UserAllowance::Room(std::uint32_t unread_here) const {
+  const std::uint32_t on_the_way = all->unread;
+  const std::uint32_t shared = all->most / 4 * 3;
+  const std::uint32_t left = shared - std::min(shared, on_the_way);
+  const std::uint32_t mine = unread;
+  const std::uint32_t share = left / 4 - std::min(left / 4, mine);
+  if (unread_here > 0) return share;
+  const std::uint32_t least = mine == 0 || mine < left / 2 ? kLeastOnTheWay : 1;
+  return std::max(share, std::min(least, all->most - std::min(all->most, on_the_way)));
 }
 
 void HandleSocket::DropWaiting(const Key& key) {
@@ -45,7 +56,7 @@ void HandleSocket::DropWaiting(const Key& key) {
 void HandleSocket::LookForUnread() {
   int bytes = 0;
   if (unread_ == 0 || ioctl(socket_.get(), SIOCOUTQ, &bytes) != 0 || bytes != 0) return;
-  user_->unread -= unread_;
+  user_->Remove(unread_);
   unread_ = 0;
 }
 
@@ -59,8 +70,7 @@ std::uint32_t HandleSocket::Room() {
   LookForUnread();
   const std::uint32_t mine =
       kMostUnacknowledged - std::min(kMostUnacknowledged, std::max(on_their_way_, unread_));
-  const std::uint32_t of_user = user_->most - std::min(user_->most, user_->unread.load());
-  return std::min(mine, std::max(of_user, unread_ == 0 ? kLeastOnTheWay : 0));
+  return std::min(mine, user_->Room(unread_));
 }
 
 Status HandleSocket::FlushLocked() {
@@ -89,7 +99,7 @@ Status HandleSocket::FlushLocked() {
     }
     on_their_way_ += count;
     unread_ += count;
-    user_->unread += count;
+    user_->Add(count);
     unanswered_[{push.tag, push.lease_id}].sent += count;
     head.sent += count;
     if (head.sent == total) waiting_.pop_front();

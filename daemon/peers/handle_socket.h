@@ -39,15 +39,37 @@ struct Parcel {
   std::shared_ptr<const void> owner;  // keeps them open
 };
 
-// So many a connection that reads gets in any case: connections of the same user that do not read
-// slow it down and do not stop it.
+// What a connection that reads gets as a rule, though others of the same user do not read.
 inline constexpr std::uint32_t kLeastOnTheWay = 8;
 
-// What all connections of one user together may have on their way.
-struct UserAllowance {
-  explicit UserAllowance(std::uint32_t most_descriptors) : most(most_descriptors) {}
+// What may be on its way in all: the kernel counts it for the daemon's user and stops every send
+// when it is too much.
+struct Allowance {
+  explicit Allowance(std::uint32_t most_descriptors) : most(most_descriptors) {}
   const std::uint32_t most;
   std::atomic<std::uint32_t> unread = 0;
+};
+
+// What all connections of one user together may have on their way: of three quarters of the whole,
+// a quarter of what is left, and half of it where each of his connections has next to nothing. So
+// however many users do not read, something is left for the next. The last quarter is for who has
+// nothing on its way: a connection gets one from it (all that there may be take 0.15 of the whole:
+// see startup::Divide), a user's first 8.
+struct UserAllowance {
+  explicit UserAllowance(std::shared_ptr<Allowance> of_all) : all(std::move(of_all)) {}
+  const std::shared_ptr<Allowance> all;
+  std::atomic<std::uint32_t> unread = 0;
+
+  void Add(std::uint32_t count) {
+    unread += count;
+    all->unread += count;
+  }
+  void Remove(std::uint32_t count) {
+    unread -= count;
+    all->unread -= count;
+  }
+  // How many more may be sent to a connection which has `unread_here` on their way.
+  std::uint32_t Room(std::uint32_t unread_here) const;
 };
 
 class HandleSocket {

@@ -8,9 +8,12 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #ifndef SO_PEERPIDFD
@@ -23,6 +26,7 @@ namespace {
 constexpr long kPidFilesystem =
     0x50494446;  // PID_FS_MAGIC: pidfds with an inode per process, Linux 6.9 and later
 constexpr uid_t kOverflowUid = 65534;
+constexpr std::uint64_t kSysAdmin = std::uint64_t{1} << 21;  // CAP_SYS_ADMIN
 
 Error Denied(std::string message) {
   return MakeError(Code::kPermissionDenied, Reason::kUnspecified, std::move(message));
@@ -53,12 +57,102 @@ bool IsDead(int pidfd) {
   return poll(&poll_for, 1, 0) != 0;
 }
 
-std::string CgroupOf(std::int32_t pid) {
+// The path in the hierarchy with these controllers ("" is cgroup v2's), "" where there is none. A
+// line of /proc/PID/cgroup is "NUMBER:CONTROLLERS:PATH".
+std::string CgroupOf(std::int32_t pid, const std::string& controllers) {
   std::ifstream stream("/proc/" + std::to_string(pid) + "/cgroup");
   for (std::string line; std::getline(stream, line);) {
-    if (line.starts_with("0::")) return line.substr(3);
+    const std::size_t at = line.find(':');
+    if (at == std::string::npos || line.compare(at + 1, controllers.size(), controllers) != 0)
+      continue;
+    const std::size_t path = at + 1 + controllers.size() + 1;
+    if (path <= line.size() && line[path - 1] == ':') return line.substr(path);
   }
   return "";
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream stream(path);
+  return std::string(std::istreambuf_iterator<char>(stream), {});
+}
+
+// The rest of a line of /proc/PID/status, "" where there is none.
+std::string Field(const std::string& status, const std::string& name) {
+  const std::size_t at = status.find("\n" + name + ":");
+  if (at == std::string::npos) return "";
+  const std::size_t from = at + name.size() + 2;
+  return status.substr(from, status.find('\n', from) - from);
+}
+
+std::uint64_t Capabilities(const std::string& status, const std::string& set) {
+  return std::strtoull(Field(status, set).c_str(), nullptr, 16);
+}
+
+// Whether /proc speaks of the PIDs that the kernel tells us.
+bool ProcIsOurs() {
+  static const bool ours = [] {
+    char target[32] = {};
+    return readlink("/proc/self", target, sizeof target - 1) > 0 && std::atoi(target) == getpid();
+  }();
+  return ours;
+}
+
+// How many PID namespaces, from the daemon's on, a process is in. A kernel that does not say has
+// one.
+std::size_t Depth(const std::string& status) {
+  std::istringstream pids(Field(status, "NSpid"));
+  const auto count =
+      std::distance(std::istream_iterator<long>(pids), std::istream_iterator<long>());
+  return std::max<std::size_t>(static_cast<std::size_t>(count), 1);
+}
+
+// A uid of 0 is not enough: root of a container has it, too, where the container has no user
+// namespace. The root user of the machine is not in a PID namespace below the daemon's, is in the
+// daemon's user namespace, and has CAP_SYS_ADMIN, unless even the first process here cannot have it
+// (the daemon itself is in a container).
+bool IsRootOfMachine(const Peer& peer, const std::string& status) {
+  if (peer.user.uid != 0 || Depth(status) != 1) return false;
+  const std::string users = ReadAll("/proc/" + std::to_string(peer.pid) + "/uid_map");
+  if (users.empty() || users != ReadAll("/proc/self/uid_map")) return false;
+  const std::uint64_t most = Capabilities(ReadAll("/proc/1/status"), "CapBnd");
+  return (most & ~Capabilities(status, "CapEff") & kSysAdmin) == 0;
+}
+
+// What others shall read as text: what is not printable ASCII as \\xNN. A process names itself with
+// any bytes, and strings that are not UTF-8 would make a whole reply unreadable.
+std::string Escaped(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      text += c;
+    } else {
+      char escape[8];
+      std::snprintf(escape, sizeof escape, "\\x%02x", byte);
+      text += escape;
+    }
+  }
+  return text;
+}
+
+// What /proc says of the peer. Believed once its process is seen to live after it was read.
+void Describe(Peer& peer) {
+  const std::string folder = "/proc/" + std::to_string(peer.pid);
+  const std::string status =
+      peer.pid != 0 && ProcIsOurs() ? ReadAll(folder + "/status") : std::string();
+  peer.user.root = false;
+  peer.user.realm = ledger::kUnknownRealm + std::to_string(peer.process);
+  if (status.empty()) return;
+  peer.program = Escaped(ReadLine(folder + "/comm"));
+  peer.cgroup = CgroupOf(peer.pid, "");
+  peer.user.root = IsRootOfMachine(peer, status);
+  if (Depth(status) == 1) {
+    peer.user.realm.clear();
+    return;
+  }
+  std::string container = ContainerOf(peer.cgroup);
+  if (container.empty()) container = ContainerOf(CgroupOf(peer.pid, "name=systemd"));
+  if (!container.empty()) peer.user.realm = Escaped(container);
 }
 
 // Fills what follows from pid and pidfd.
@@ -74,12 +168,12 @@ Status Complete(Identity& identity) {
     peer.process = status.st_ino;
   } else {
     // Pids come back; a pid with a start time does not.
+    if (peer.pid == 0)
+      return Denied(
+          "the process that connected is in a PID namespace that the daemon does not see");
     peer.process = (StartTime(peer.pid) << 22) ^ static_cast<std::uint64_t>(peer.pid);
   }
-  if (peer.pid != 0) {
-    peer.program = ReadLine("/proc/" + std::to_string(peer.pid) + "/comm");
-    peer.cgroup = CgroupOf(peer.pid);
-  }
+  Describe(peer);
   if (IsDead(identity.pidfd.get())) return Denied("the process that connected is dead");
   return {};
 }
@@ -94,6 +188,28 @@ std::int32_t PidOfPidfd(int pidfd) {
 }
 
 }  // namespace
+
+std::string ContainerOf(std::string_view cgroup) {
+  constexpr std::size_t kIdDigits = 32;
+  for (std::size_t from = 1; from < cgroup.size();) {
+    const std::size_t end = std::min(cgroup.find('/', from), cgroup.size());
+    const std::string_view part = cgroup.substr(from, end - from);
+    std::size_t digits = 0;
+    bool id = false;
+    for (const char c : part) {
+      digits = std::isxdigit(static_cast<unsigned char>(c)) ? digits + 1 : 0;
+      id = id || digits >= kIdDigits;
+    }
+    // What one user can make at will (his logins, the units of his own systemd) is not told apart.
+    if (id || part.ends_with(".scope") || part.ends_with(".service") ||
+        part.starts_with("lxc.payload.") ||
+        (part.starts_with("user-") && part.ends_with(".slice"))) {
+      return std::string(cgroup.substr(0, end));
+    }
+    from = end + 1;
+  }
+  return cgroup.size() > 1 ? std::string(cgroup) : std::string();
+}
 
 Result<Identity> IdentifyPeer(int socket) {
   ucred credentials{};
@@ -128,6 +244,9 @@ Result<Identity> IdentifyPeer(int socket) {
     GPULEASE_RETURN_IF_ERROR(Complete(identity));
   } else if (errno != ENOPROTOOPT) {
     return ErrnoError("SO_PEERPIDFD", errno);
+  } else {
+    // Enough to find the connection its place; whoever acts by it is asked for more.
+    Describe(identity.peer);
   }
   return identity;
 }

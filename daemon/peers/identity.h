@@ -24,6 +24,15 @@ struct Peer {
   std::string cgroup;   // its cgroup v2 path when it connected, "" where there is none
 };
 
+// The realm of processes of a container, by the path of their cgroup: up to the first component
+// that a runtime or systemd made for it ("/system.slice/docker-….scope", "/docker/<id>",
+// "/user.slice/user-1000.slice"): below it a container arranges itself. Empty where the path tells
+// nothing ("/").
+std::string ContainerOf(std::string_view cgroup);
+
+// A process is in a container when it has a PID namespace of its own below the daemon's. This is
+// what the kernel lets everybody read of everybody (/proc/PID/status and cgroup); it may not say
+// which namespaces a process of another user is in.
 struct Identity {
   Peer peer;
   UniqueFd

@@ -16,8 +16,6 @@ namespace gpulease::peers {
 namespace {
 
 constexpr Duration kHelloBound = std::chrono::seconds(10);
-// Of the descriptors that may be on their way in all (the limit of open files), what one user may.
-constexpr int kUserShare = 4;
 constexpr Duration kLookAtLingering = std::chrono::milliseconds(250);
 constexpr Duration kRetryPushes = std::chrono::milliseconds(20);
 // A client that takes nothing for so long, with descriptors waiting, is in everybody's way.
@@ -29,8 +27,6 @@ void CopyText(char (&to)[N], std::string_view from) {
   std::memcpy(to, from.data(), size);
   to[size] = 0;
 }
-
-constexpr std::uint32_t kNobody = ~0u;
 
 int OpenFileLimit() {
   rlimit limit{};
@@ -53,6 +49,7 @@ struct Reception::Process {
 struct Reception::HandleConnection {
   std::shared_ptr<HandleSocket> socket;
   Identity identity;
+  ledger::UserId account = 0;        // whose place it takes
   std::shared_ptr<Process> process;  // once its pidfd is known
   ledger::SessionId session;         // once it said Hello
   Time hello_by = kNever;
@@ -60,7 +57,7 @@ struct Reception::HandleConnection {
 };
 
 struct Reception::GrpcConnection {
-  Peer peer;
+  ledger::UserId account = 0;
   std::shared_ptr<Process> process;
   UniqueFd watched;
   EventLoop::Source source;
@@ -74,6 +71,7 @@ Reception::Reception(EventLoop& loop, Endpoint& endpoint, PeerTable& table, Regi
       registrar_(registrar),
       serve_(std::move(serve)),
       options_(std::move(options)),
+      allowance_(std::make_shared<Allowance>(static_cast<std::uint32_t>(OpenFileLimit()))),
       next_number_(OpenFileLimit() / 2) {
   timer_ = loop_.MakeTimer([this] { OnTimer(); });
   accept_handle_ = loop_.WatchDescriptor(endpoint_.handle_listener.get(), EPOLLIN,
@@ -98,10 +96,10 @@ void Reception::SetTerms(Duration session_grace, std::uint32_t connections_per_u
 // accepting
 
 bool Reception::HasRoom(const Peer& peer) const {
-  const std::uint32_t spare = peer.user.uid == 0 ? kSpareConnections : 0;
+  const std::uint32_t spare = peer.user.root ? kSpareConnections : 0;
   if (connection_count_ >= options_.connections + spare) return false;
-  const auto found = connections_of_user_.find(peer.user.uid);
-  return peer.user.uid == 0 || found == connections_of_user_.end() ||
+  const auto found = connections_of_user_.find(ledger::AccountOf(peer.user));
+  return peer.user.root || found == connections_of_user_.end() ||
          found->second < options_.connections_per_user;
 }
 
@@ -137,13 +135,12 @@ std::shared_ptr<Reception::Process> Reception::Join(Identity& identity) {
   return process;
 }
 
-std::shared_ptr<UserAllowance> Reception::AllowanceOf(std::uint32_t uid) {
-  std::shared_ptr<UserAllowance> allowance = allowances_[uid].lock();
+std::shared_ptr<UserAllowance> Reception::AllowanceOf(const ledger::UserId& user) {
+  std::shared_ptr<UserAllowance> allowance = allowances_[user].lock();
   if (!allowance) {
     std::erase_if(allowances_, [](const auto& entry) { return entry.second.expired(); });
-    allowance =
-        std::make_shared<UserAllowance>(static_cast<std::uint32_t>(OpenFileLimit() / kUserShare));
-    allowances_[uid] = allowance;
+    allowance = std::make_shared<UserAllowance>(allowance_);
+    allowances_[user] = allowance;
   }
   return allowance;
 }
@@ -154,17 +151,18 @@ void Reception::AcceptHandle() {
   auto connection = std::make_unique<HandleConnection>();
   const int fd = accepted.get();
   Result<Identity> identity = IdentifyPeer(fd);
-  connection->socket = std::make_shared<HandleSocket>(
-      std::move(accepted), AllowanceOf(identity.ok() ? identity->peer.user.uid : kNobody));
-  if (!identity.ok()) return Refuse(*connection->socket, identity.error());
+  if (!identity.ok()) return Refuse(fd, identity.error());
+  options_.place(identity->peer);
   if (!HasRoom(identity->peer)) {
-    return Refuse(
-        *connection->socket,
-        MakeError(Code::kResourceExhausted, Reason::kSessionLimit,
-                  "too many connections: " + std::to_string(connection_count_) + " of " +
-                      std::to_string(options_.connections) + ", at most " +
-                      std::to_string(options_.connections_per_user) + " of a user; close some"));
+    return Refuse(fd, MakeError(Code::kResourceExhausted, Reason::kSessionLimit,
+                                "too many connections: " + std::to_string(connection_count_) +
+                                    " of " + std::to_string(options_.connections) + ", at most " +
+                                    std::to_string(options_.connections_per_user) +
+                                    " of a user (twice sessions_per_user, and 64): close some"));
   }
+  connection->account = ledger::AccountOf(identity->peer.user);
+  connection->socket =
+      std::make_shared<HandleSocket>(std::move(accepted), AllowanceOf(connection->account));
   connection->identity = std::move(*identity);
   if (connection->identity.pidfd) {
     connection->process = Join(connection->identity);
@@ -180,7 +178,7 @@ Reception::HandleConnection& Reception::Register(std::unique_ptr<HandleConnectio
   const int fd = connection->socket->descriptor();
   connection->source = loop_.WatchDescriptor(
       fd, EPOLLIN | EPOLLRDHUP, [this, fd](std::uint32_t events) { OnHandleEvent(fd, events); });
-  ++connections_of_user_[connection->identity.peer.user.uid];
+  ++connections_of_user_[connection->account];
   ++connection_count_;
   return *(handles_[fd] = std::move(connection));
 }
@@ -200,10 +198,12 @@ Result<Peer> Reception::Adopt(ledger::SessionId session, UniqueFd socket, Unique
   Result<Identity> identity = IdentifyPeer(socket.get());
   if (!identity.ok()) return std::move(identity).error();
   if (!identity->pidfd) GPULEASE_RETURN_IF_ERROR(AdoptPidfd(*identity, std::move(pidfd)));
+  options_.place(identity->peer);
   auto connection = std::make_unique<HandleConnection>();
   const int fd = socket.get();
+  connection->account = ledger::AccountOf(identity->peer.user);
   connection->socket =
-      std::make_shared<HandleSocket>(std::move(socket), AllowanceOf(identity->peer.user.uid));
+      std::make_shared<HandleSocket>(std::move(socket), AllowanceOf(connection->account));
   connection->identity = std::move(*identity);
   connection->process = Join(connection->identity);
   connection->process->handles.insert(fd);
@@ -224,8 +224,10 @@ void Reception::AcceptGrpc() {
   if (!accepted) return;
   Result<Identity> identity = IdentifyPeer(accepted.get());
   // gRPC has no word for "go away" before a call; a closed connection is UNAVAILABLE at the client.
-  if (!identity.ok() || !HasRoom(identity->peer)) return;
+  if (!identity.ok()) return;
   if (!identity->pidfd && !OpenPidfd(*identity).ok()) return;
+  options_.place(identity->peer);
+  if (!HasRoom(identity->peer)) return;
 
   // Numbers only rise, so that a call still queued for a closed connection does not meet the next
   // one's peer.
@@ -240,15 +242,15 @@ void Reception::AcceptGrpc() {
   UniqueFd served(number);
 
   auto connection = std::make_unique<GrpcConnection>();
-  connection->peer = identity->peer;
+  connection->account = ledger::AccountOf(identity->peer.user);
   connection->process = Join(*identity);
   connection->process->grpcs.insert(number);
   connection->watched = std::move(accepted);
   connection->source = loop_.WatchDescriptor(connection->watched.get(), EPOLLRDHUP,
                                              [this, number](std::uint32_t) { DropGrpc(number); });
-  ++connections_of_user_[connection->peer.user.uid];
+  ++connections_of_user_[connection->account];
   ++connection_count_;
-  table_.Add(number, std::make_shared<const Peer>(connection->peer));
+  table_.Add(number, std::make_shared<const Peer>(std::move(identity->peer)));
   grpcs_[number] = std::move(connection);
   serve_(std::move(served));
 }
@@ -256,13 +258,13 @@ void Reception::AcceptGrpc() {
 // ------------------------------------------------------------------------------------------------
 // messages
 
-void Reception::Refuse(HandleSocket& socket, const Error& error) {
+void Reception::Refuse(int socket, const Error& error) {
   handle::Refused refused;
   refused.code = static_cast<std::int32_t>(error.code);
   refused.reason = static_cast<std::int32_t>(error.reason);
   CopyText(refused.message, error.message);
   // Who does not read his refusal loses it.
-  static_cast<void>(socket.Send(refused).ok());
+  static_cast<void>(SendMessage(socket, handle::BytesOf(refused), {}).ok());
 }
 
 void Reception::OnHandleEvent(int fd, std::uint32_t events) {
@@ -293,7 +295,7 @@ bool Reception::OnMessage(HandleConnection& connection, std::span<const std::byt
   if (kind == handle::Kind::kHello && !connection.session) {
     const std::optional<handle::Hello> hello = handle::Parse<handle::Hello>(bytes);
     if (!hello) {
-      Refuse(*connection.socket,
+      Refuse(connection.socket->descriptor(),
              MakeError(Code::kUnimplemented, Reason::kUnsupported,
                        "this daemon (gpuleased " + options_.version + ") speaks version " +
                            std::to_string(handle::kVersion) +
@@ -333,16 +335,17 @@ bool Reception::OnHello(HandleConnection& connection, const handle::Hello& hello
                             "this kernel has no SO_PEERPIDFD: Hello must carry the client's pidfd"))
             : AdoptPidfd(connection.identity, std::move(descriptors[0]));
     if (!adopted.ok()) {
-      Refuse(*connection.socket, adopted.error());
+      Refuse(fd, adopted.error());
       return false;
     }
+    options_.place(connection.identity.peer);
     connection.process = Join(connection.identity);
     connection.process->handles.insert(fd);
   }
   Result<Registrar::Admitted> admitted =
       registrar_.Admit(connection.identity.peer, hello, {fd, connection.process->pidfd.get()});
   if (!admitted.ok()) {
-    Refuse(*connection.socket, admitted.error());
+    Refuse(fd, admitted.error());
     return false;
   }
   Connect(connection, admitted->session);
@@ -398,9 +401,9 @@ void Reception::Forget(ledger::SessionId session) {
 // ------------------------------------------------------------------------------------------------
 // ends
 
-void Reception::Leave(std::uint32_t uid) {
-  const auto user = connections_of_user_.find(uid);
-  if (--user->second == 0) connections_of_user_.erase(user);
+void Reception::Leave(const ledger::UserId& user) {
+  const auto found = connections_of_user_.find(user);
+  if (--found->second == 0) connections_of_user_.erase(found);
   --connection_count_;
 }
 
@@ -411,12 +414,11 @@ void Reception::DropHandle(int fd) {
   handles_.erase(found);
   connection->source.reset();
   connection->socket->Shutdown();
-  const std::uint32_t uid = connection->identity.peer.user.uid;
   if (connection->socket->HasUnread()) {
-    lingering_.emplace_back(uid, connection->socket);
+    lingering_.emplace_back(connection->account, connection->socket);
     ArmTimer();
   } else {
-    Leave(uid);
+    Leave(connection->account);
   }
   if (connection->process) connection->process->handles.erase(fd);
   if (!connection->session) return;
@@ -437,7 +439,7 @@ void Reception::DropGrpc(int fd) {
   table_.Remove(fd);
   connection->source.reset();
   connection->process->grpcs.erase(fd);
-  Leave(connection->peer.user.uid);
+  Leave(connection->account);
   // gRPC's own descriptor of this socket sees the end, too, and is closed by gRPC.
   shutdown(connection->watched.get(), SHUT_RDWR);
 }

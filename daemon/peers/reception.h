@@ -65,6 +65,8 @@ class Reception {
     Duration session_grace{};
     std::uint32_t connections_per_user = 0;
     std::uint32_t connections = 0;  // of all users; root has kSpareConnections more
+    // What the configuration says of where a peer belongs; may change its realm.
+    std::function<void(Peer&)> place = [](Peer&) {};
   };
   static constexpr std::uint32_t kSpareConnections = 32;
   // A connection costs its descriptor, gRPC's or ours, a duplicate to watch it, and half a pidfd or
@@ -116,9 +118,9 @@ class Reception {
                  std::vector<UniqueFd> descriptors);
   bool OnHello(HandleConnection& connection, const handle::Hello& hello,
                std::vector<UniqueFd>& descriptors);
-  void Refuse(HandleSocket& socket, const Error& error);
-  std::shared_ptr<UserAllowance> AllowanceOf(std::uint32_t uid);
-  void Leave(std::uint32_t uid);
+  void Refuse(int socket, const Error& error);
+  std::shared_ptr<UserAllowance> AllowanceOf(const ledger::UserId& user);
+  void Leave(const ledger::UserId& user);
   void DropHandle(int fd);
   void DropGrpc(int fd);
   void OnDeath(std::uint64_t process);
@@ -136,11 +138,12 @@ class Reception {
   std::map<ledger::SessionId, std::shared_ptr<Process>> sessions_;
   std::map<int, std::unique_ptr<HandleConnection>> handles_;
   std::map<int, std::unique_ptr<GrpcConnection>> grpcs_;
-  std::map<std::uint32_t, std::uint32_t> connections_of_user_;
-  std::map<std::uint32_t, std::weak_ptr<UserAllowance>> allowances_;  // by uid
+  std::map<ledger::UserId, std::uint32_t> connections_of_user_;
+  const std::shared_ptr<Allowance> allowance_;
+  std::map<ledger::UserId, std::weak_ptr<UserAllowance>> allowances_;
   // Connections that are over, with descriptors that the peer has not read: the kernel counts them
   // until it has, or ends. They keep their place, so that who connects anew gains nothing.
-  std::vector<std::pair<std::uint32_t, std::shared_ptr<HandleSocket>>> lingering_;  // uid
+  std::vector<std::pair<ledger::UserId, std::shared_ptr<HandleSocket>>> lingering_;
   std::atomic<std::uint32_t> connection_count_ = 0;
   int next_number_ = 0;
   std::deque<std::pair<Time, int>>

@@ -21,6 +21,8 @@ constexpr std::size_t kLongestName = 128;
 constexpr std::size_t kLongestKey = 63;
 constexpr std::size_t kLongestValue = 255;
 constexpr std::size_t kLongestRequestId = 64;
+constexpr std::size_t kLongestRealm = 1024;  // a cgroup's path
+constexpr std::size_t kLongestUuid = 96;     // of a GPU's slice: 80
 constexpr std::size_t kMostPageSize = 1000;
 constexpr std::uint64_t kLongestWaitMs = 24ull * 3600 * 1000;
 constexpr Bytes kLargestAlignment = kGiB;
@@ -34,11 +36,23 @@ bool Consists(std::string_view text, std::string_view characters, std::size_t lo
          text.find_first_not_of(characters) == std::string_view::npos;
 }
 
+// Without what could steer a terminal: C0, DEL, and C1 as UTF-8 writes it (C2 80 to C2 9F).
 bool IsPrintable(std::string_view text) {
-  return std::none_of(text.begin(), text.end(), [](char c) {
+  unsigned char before = 0;
+  return std::none_of(text.begin(), text.end(), [&](char c) {
     const auto byte = static_cast<unsigned char>(c);
-    return byte < 0x20 || byte == 0x7f;
+    const bool steers = byte < 0x20 || byte == 0x7f || (before == 0xc2 && byte < 0xa0);
+    before = byte;
+    return steers;
   });
+}
+
+// The GPU of this UUID, kNoPool for none. Errors: kInvalidArgument/kBadField.
+Result<ledger::PoolIndex> FindGpu(const std::string& uuid, const std::string& field,
+                                  const broker::Broker& broker) {
+  if (uuid.size() > kLongestUuid || !IsPrintable(uuid))
+    return Bad(field + "gpu_uuid", "must have at most 96 bytes and no control characters");
+  return broker.FindGpu(uuid);
 }
 
 std::int64_t Milliseconds(Duration duration) {
@@ -51,7 +65,9 @@ Result<std::vector<ledger::PoolIndex>> HostPools(const v1::AllocationSpec& spec,
   std::optional<std::int32_t> node;
   if (spec.has_numa_node()) node = spec.numa_node();
   if (!spec.gpu_uuid().empty()) {
-    const ledger::PoolIndex gpu = broker.FindGpu(spec.gpu_uuid());
+    const Result<ledger::PoolIndex> found = FindGpu(spec.gpu_uuid(), field, broker);
+    if (!found.ok()) return found.error();
+    const ledger::PoolIndex gpu = *found;
     if (gpu == ledger::kNoPool) {
       return MakeError(Code::kNotFound, Reason::kNoSuchGpu,
                        field + "gpu_uuid: this node has no GPU \"" + spec.gpu_uuid() + "\"");
@@ -84,13 +100,14 @@ Result<ledger::AllocationSpec> ToSpec(const v1::AllocationSpec& in, const std::s
       return Bad(field + "numa_node", "is for host memory; device memory has gpu_uuid");
     if (in.page_size() != v1::PAGE_SIZE_AUTO) return Bad(field + "page_size", "is for host memory");
     if (!in.gpu_uuid().empty()) {
-      const ledger::PoolIndex pool = broker.FindGpu(in.gpu_uuid());
-      if (pool == ledger::kNoPool) {
+      const Result<ledger::PoolIndex> pool = FindGpu(in.gpu_uuid(), field, broker);
+      if (!pool.ok()) return pool.error();
+      if (*pool == ledger::kNoPool) {
         return MakeError(Code::kNotFound, Reason::kNoSuchGpu,
                          field + "gpu_uuid: this node has no GPU \"" + in.gpu_uuid() +
                              "\" to lease from; see gpuleasectl gpus");
       }
-      out.pools.push_back(pool);
+      out.pools.push_back(*pool);
     }
   } else if (in.kind() == v1::MEMORY_KIND_HOST) {
     out.kind = ledger::PoolKind::kHost;
@@ -161,6 +178,11 @@ void ToProto(const ledger::PoolUse& use, v1::MemoryUse* out) {
 
 v1::Access ToProto(ledger::Access access) {
   return access == ledger::Access::kReadOnly ? v1::ACCESS_READ_ONLY : v1::ACCESS_READ_WRITE;
+}
+
+// "alice", or "root@REALM" of a container's.
+std::string UserText(UserNames& users, std::uint32_t uid, const ledger::Realm& realm) {
+  return users.NameOf(uid) + (realm.empty() ? "" : "@" + realm);
 }
 
 const char* ComputeModeName(int mode) {
@@ -238,23 +260,34 @@ Result<ledger::Access> ToAccess(v1::Access access) {
 Result<NamedLease> ToNamedLease(const std::string& text, const peers::Peer& peer,
                                 UserNames& users) {
   NamedLease result;
-  const std::size_t slash = text.find('/');
-  result.uid = peer.user.uid;
+  const std::size_t slash = text.rfind('/');  // a realm may have some
+  result.owner = peer.user.id();
   result.name = slash == std::string::npos ? text : text.substr(slash + 1);
   if (!Consists(result.name, kNameCharacters, kLongestName)) {
-    return Bad("name",
-               "must be NAME or USER/NAME, NAME with 1 to 128 characters of A-Z a-z 0-9 . _ -");
+    return Bad(
+        "name",
+        "must be NAME, USER/NAME or USER@REALM/NAME, NAME with 1 to 128 characters of A-Z a-z "
+        "0-9 . _ -");
   }
   if (slash != std::string::npos) {
-    const std::string user = text.substr(0, slash);
+    const std::size_t at = std::min(text.find('@'), slash);
+    const std::string user = text.substr(0, at);
+    if (at < slash) result.owner.realm = text.substr(at + 1, slash - at - 1);
+    if (result.owner.realm.size() > kLongestRealm || !IsPrintable(result.owner.realm)) {
+      return Bad("name", "a REALM has at most 1024 bytes and no control characters");
+    }
+    if (user.size() > kLongestName || !IsPrintable(user) || user.find('/') != std::string::npos) {
+      return Bad("name", "a USER has at most 128 bytes, no control characters and no \"/\"");
+    }
     // The user database is asked for names that can be users' alone.
     const std::optional<std::uint32_t> uid =
         Consists(user, kNameCharacters, kLongestName) ? users.IdOf(user) : std::nullopt;
     if (!uid) {
-      return MakeError(Code::kPermissionDenied, Reason::kNotOpenable,
-                       "no lease " + result.name + " of that user, or none that you may open so");
+      return MakeError(
+          Code::kPermissionDenied, Reason::kNotOpenable,
+          "lease " + text + ": there is none, or its owner has not opened it to the caller so");
     }
-    result.uid = *uid;
+    result.owner.uid = *uid;
   }
   return result;
 }
@@ -312,8 +345,9 @@ void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out) {
                                                                   : v1::PAGE_SIZE_SMALL);
   }
   out->set_name(lease.name);
-  out->set_owner(users.NameOf(lease.uid));
+  out->set_owner(UserText(users, lease.uid, lease.realm));
   out->set_uid(lease.uid);
+  out->set_realm(lease.realm);
   out->set_gid(lease.gid);
   out->set_mode(lease.mode);
   out->set_tenant(lease.tenant);
@@ -324,6 +358,7 @@ void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out) {
     to->set_session_id(holder.holding.session.value);
     to->set_pid(holder.pid);
     to->set_uid(holder.uid);
+    to->set_realm(holder.realm);
     to->set_program(holder.program);
     to->set_access(ToProto(holder.holding.access));
     to->set_owner(holder.owner);
@@ -427,7 +462,8 @@ void ToProto(const ledger::Session& session, UserNames& users, v1::Session* out)
   out->set_pid(session.spec.pid);
   out->set_uid(session.spec.user.uid);
   out->set_gid(session.spec.user.gid);
-  out->set_user(users.NameOf(session.spec.user.uid));
+  out->set_user(UserText(users, session.spec.user.uid, session.spec.user.realm));
+  out->set_realm(session.spec.user.realm);
   out->set_program(session.spec.program);
   out->set_client_version(session.spec.client_version);
   out->set_tenant(session.spec.tenant.name);
@@ -468,6 +504,8 @@ void ToProto(const broker::Event& event, v1::Event* out) {
       break;
     case Type::kReady:
       out->set_type(v1::Event::TYPE_READY);
+      break;
+    case Type::kSessionEnded:  // the stream's status says it
       break;
   }
   out->set_sequence(event.sequence);

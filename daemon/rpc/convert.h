@@ -23,9 +23,10 @@ Result<ledger::AllocateCommand> ToCommand(const v1::AllocateRequest& request,
                                           const peers::Peer& peer, const broker::Broker& broker);
 Result<ledger::Access> ToAccess(v1::Access access);
 
-// Who a name is whose: "weights" is the caller's, "alice/weights" alice's.
+// Who a name is whose: "weights" is the caller's, "alice/weights" alice's of the caller's realm,
+// "alice@REALM/weights" that of another, "alice@/weights" of the machine.
 struct NamedLease {
-  std::uint32_t uid = 0;
+  ledger::UserId owner = 0;
   std::string name;
 };
 // Errors: kInvalidArgument/kBadField; kPermissionDenied/kNotOpenable when there is no such user.

@@ -51,7 +51,7 @@ Status LeaseService::Open(const peers::Peer& peer, const v1::OpenRequest& reques
   } else {
     const Result<NamedLease> named = ToNamedLease(request.name(), peer, services_.users);
     if (!named.ok()) return named.error();
-    view = services_.broker.OpenByName(peer, session, request.push_tag(), named->uid, named->name,
+    view = services_.broker.OpenByName(peer, session, request.push_tag(), named->owner, named->name,
                                        *access);
   }
   if (!view.ok()) return std::move(view).error();
@@ -81,8 +81,10 @@ Status LeaseService::GetLease(const peers::Peer& peer, const v1::GetLeaseRequest
     view = services_.broker.GetLease(peer, LeaseId{request.lease_id()});
   } else {
     const Result<NamedLease> named = ToNamedLease(request.name(), peer, services_.users);
-    if (!named.ok()) return named.error();
-    view = services_.broker.GetLeaseByName(peer, named->uid, named->name);
+    // That there is no such user is no more than that there is no such lease.
+    if (!named.ok())
+      return named.error().reason == Reason::kNotOpenable ? broker::NotVisible() : named.error();
+    view = services_.broker.GetLeaseByName(peer, named->owner, named->name);
   }
   if (!view.ok()) return std::move(view).error();
   ToProto(*view, services_.users, response.mutable_lease());

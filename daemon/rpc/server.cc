@@ -18,7 +18,10 @@ namespace gpulease::rpc {
 namespace {
 
 // A request is a few KiB: 64 specs with 16 labels each of at most 318 bytes come to about 350 KiB.
-constexpr int kLargestRequest = 1 << 20;
+constexpr int kLargestRequest = 384 << 10;
+// Of all connections: requests that have come in part, above all. Beyond, gRPC closes connections
+// that are idle and then ends calls, whosever they are: so much is met by malice alone.
+constexpr std::size_t kMostMemory = std::size_t{512} << 20;
 // How long cancelled calls may take to notice.
 constexpr Duration kCancelledEnd = std::chrono::milliseconds(300);
 
@@ -65,6 +68,7 @@ Server::Server(broker::Broker& broker, const peers::PeerTable& peers, std::strin
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   builder.SetMaxReceiveMessageSize(kLargestRequest);
+  builder.SetResourceQuota(grpc::ResourceQuota("gpuleased").Resize(kMostMemory));
   // Local sockets need no pings; a client's are answered however often they come.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);

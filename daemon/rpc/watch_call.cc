@@ -23,36 +23,52 @@ Status WatchCall::Subscribe(const peers::Peer& peer) {
   const ledger::SessionId session{request_.session_id()};
   if (session) {
     GPULEASE_RETURN_IF_ERROR(services_.broker.CheckSession(peer, session));
-  } else if (!services_.broker.IsAdministrator(peer)) {
-    return MakeError(Code::kPermissionDenied, Reason::kUnspecified,
-                     "all sessions' events are for administrators; give session_id for your own");
+  } else if (!services_.broker.IsObserver(peer)) {
+    return MakeError(
+        Code::kPermissionDenied, Reason::kUnspecified,
+        "session_id: 0 is all sessions' events, for operators and administrators; give your "
+        "session's for your own");
   }
   const auto self = std::static_pointer_cast<WatchCall>(shared_from_this());
-  const std::uint64_t subscription = services_.broker.events().Subscribe(
-      session, [self](const broker::Event& event) { self->Add(event); });
+  const Result<std::uint64_t> subscription = services_.broker.events().Subscribe(
+      ledger::AccountOf(peer.user), session,
+      [self](const std::shared_ptr<const broker::Event>& event) { self->Add(event); });
+  if (!subscription.ok()) return subscription.error();
   bool ended;
   {
     MutexLock lock(mutex_);
-    subscription_ = subscription;
+    subscription_ = *subscription;
     ended = ended_;
   }
-  if (ended) services_.broker.events().Unsubscribe(subscription);
+  if (ended) services_.broker.events().Unsubscribe(*subscription);
+  // It may have ended before there was anybody to tell.
+  if (session && !services_.broker.CheckSession(peer, session).ok()) {
+    broker::Event over;
+    over.type = broker::Event::Type::kSessionEnded;
+    Add(std::make_shared<const broker::Event>(std::move(over)));
+  }
   return {};
 }
 
-void WatchCall::Add(const broker::Event& event) {
+void WatchCall::Add(const std::shared_ptr<const broker::Event>& event) {
   MutexLock lock(mutex_);
   if (finished_ || ended_ || last_words_) return;
+  if (event->type == broker::Event::Type::kSessionEnded) {
+    last_words_ = ToGrpc(MakeError(Code::kFailedPrecondition, Reason::kSessionEnded,
+                                   "the session that is watched is over: connect anew"));
+    if (!writing_) Finish(*last_words_);
+    return;
+  }
   if (events_.size() >= kMostQueued) {
     events_.clear();
     broker::Event lost;
     lost.type = broker::Event::Type::kLostEvents;
-    lost.sequence = event.sequence;
+    lost.sequence = event->sequence;
     lost.message = "the reader was too slow: read the state anew";
-    ToProto(lost, &events_.emplace_back());
+    events_.push_back(std::make_shared<const broker::Event>(std::move(lost)));
   }
-  ToProto(event, &events_.emplace_back());
-  if (event.type == broker::Event::Type::kStopping) {
+  events_.push_back(event);
+  if (event->type == broker::Event::Type::kStopping) {
     last_words_ = ToGrpc(MakeError(Code::kUnavailable, Reason::kStopping,
                                    "the daemon is about to stop: retry when it is back"));
   }
@@ -61,11 +77,12 @@ void WatchCall::Add(const broker::Event& event) {
 
 void WatchCall::Next() {
   writing_ = true;
-  // gRPC has the bytes when Write returns.
-  writer_.Write(events_.front(), NewTag([](WaitingCall& call, bool ok) {
-                  static_cast<WatchCall&>(call).Written(ok);
-                }));
+  v1::Event event;
+  ToProto(*events_.front(), &event);
   events_.pop_front();
+  // gRPC has the bytes when Write returns.
+  writer_.Write(
+      event, NewTag([](WaitingCall& call, bool ok) { static_cast<WatchCall&>(call).Written(ok); }));
 }
 
 void WatchCall::Written(bool ok) {

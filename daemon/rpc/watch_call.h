@@ -21,7 +21,7 @@ class WatchCall final : public WaitingCall {
                      grpc::ServerCompletionQueue& queue);
 
  private:
-  static constexpr std::size_t kMostQueued = 1024;  // of about 200 bytes
+  static constexpr std::size_t kMostQueued = 1024;
 
   WatchCall(const Services& services, v1::LeaseService::AsyncService& async,
             grpc::ServerCompletionQueue& queue)
@@ -29,7 +29,7 @@ class WatchCall final : public WaitingCall {
   void Arrive() override;
   void End() override;
   Status Subscribe(const peers::Peer& peer);
-  void Add(const broker::Event& event);
+  void Add(const std::shared_ptr<const broker::Event>& event);
   void Next() GPULEASE_REQUIRES(mutex_);
   void Written(bool ok);
   void Finish(const grpc::Status& status) GPULEASE_REQUIRES(mutex_);
@@ -40,7 +40,7 @@ class WatchCall final : public WaitingCall {
   grpc::ServerAsyncWriter<v1::Event> writer_;
   Mutex mutex_;
   std::uint64_t subscription_ GPULEASE_GUARDED_BY(mutex_) = 0;
-  std::deque<v1::Event> events_ GPULEASE_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<const broker::Event>> events_ GPULEASE_GUARDED_BY(mutex_);
   bool writing_ GPULEASE_GUARDED_BY(mutex_) = false;
   bool finished_ GPULEASE_GUARDED_BY(mutex_) = false;
   bool ended_ GPULEASE_GUARDED_BY(mutex_) = false;

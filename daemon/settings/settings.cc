@@ -117,6 +117,7 @@ Result<Settings> ParseSettings(std::string_view text, const std::string& file) {
   settings.simulate = config.simulate();
   settings.socket_group = config.socket_group();
   settings.admin_group = config.admin_group();
+  settings.operator_group = config.operator_group();
   settings.device_headroom =
       check.Amount("device_headroom", config.device_headroom(), settings.device_headroom);
   settings.host_memory_percent =
@@ -137,6 +138,8 @@ Result<Settings> ParseSettings(std::string_view text, const std::string& file) {
   settings.waits_per_user =
       check.Number("waits_per_user", config.has_waits_per_user(), config.waits_per_user(),
                    settings.waits_per_user, 1, 1'000'000);
+  settings.label_bytes_per_user = check.Amount(
+      "label_bytes_per_user", config.label_bytes_per_user(), settings.label_bytes_per_user);
   const auto milliseconds = [&](const char* field, bool given, std::uint32_t value,
                                 Duration fallback) -> Duration {
     if (!given) return fallback;
@@ -200,6 +203,20 @@ Result<Settings> ParseSettings(std::string_view text, const std::string& file) {
     out.host_limit = tenant_check.Amount("host_limit", in.host_limit(), 0);
     if (!tenant_check.mistake().empty()) return Mistake(tenant_check.mistake());
     settings.tenants.push_back(std::move(out));
+  }
+  const FieldDescriptor* const realms = config.GetDescriptor()->FindFieldByName("realms");
+  for (int i = 0; i < config.realms_size(); ++i) {
+    const v1::RealmConfig& in = config.realms(i);
+    Checker realm_check(file, in, places.GetTreeForNested(realms, i),
+                        "realms[" + std::to_string(i) + "].");
+    if (!in.name().empty() && !IsName(in.name())) {
+      realm_check.Fail("name", "must be empty or have 1 to 64 characters of A-Z a-z 0-9 . _ -");
+    }
+    if (!in.cgroup_prefix().starts_with('/')) {
+      realm_check.Fail("cgroup_prefix", "must begin with \"/\", as in /proc/PID/cgroup");
+    }
+    if (!realm_check.mistake().empty()) return Mistake(realm_check.mistake());
+    settings.realms.push_back({in.name(), in.cgroup_prefix()});
   }
   return settings;
 }

@@ -27,17 +27,26 @@ struct Tenant {
   friend bool operator==(const Tenant&, const Tenant&) = default;
 };
 
+// Containers below a cgroup, whose users are one another's.
+struct RealmRule {
+  std::string name;  // empty: the machine's own
+  std::string cgroup_prefix;
+  bool operator==(const RealmRule&) const = default;
+};
+
 // Every option of gpulease.v1.Config with its default.
 struct Settings {
   std::string simulate;
   std::string socket_group;
   std::string admin_group;
+  std::string operator_group;
   Bytes device_headroom = 0;
   std::uint32_t host_memory_percent = 50;
   Bytes largest_chunk = 8 * kGiB;
   std::uint32_t sessions_per_user = 4096;
   std::uint32_t leases_per_user = 65536;
   std::uint32_t waits_per_user = 1024;
+  Bytes label_bytes_per_user = 16 * kMiB;
   Duration session_grace = std::chrono::seconds(30);
   Duration release_bound = std::chrono::seconds(5);
   Duration driver_retry = std::chrono::seconds(2);
@@ -47,6 +56,7 @@ struct Settings {
   std::vector<std::string> expected_gpus;  // UUIDs
   std::optional<std::uint32_t> expected_gpu_count;
   Duration gpu_wait = std::chrono::seconds(60);
+  std::vector<RealmRule> realms;
 };
 
 // Reads `text`; `file` is for messages alone.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Membership: which tenant pays for a peer, and who is an administrator, by what the kernel says of
-// the peer.
+// Membership: which tenant pays for a peer, whose user it is, and what role it has, by what the
+// kernel says of the peer.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +20,23 @@ namespace gpulease::startup {
 // Threads: any. Immutable.
 class Membership {
  public:
-  // Errors: kNotFound/kBadField when there is no such admin_group.
+  // Errors: kNotFound/kBadField when there is no such admin_group or operator_group.
   static Result<Membership> Make(const settings::Settings& settings);
 
+  // Gives a peer of a container the realm that the settings say, if they do.
+  void Place(peers::Peer& peer) const;
   // The first tenant of the settings that matches; else a tenant of the user's name, without
   // limits.
   ledger::TenantSpec TenantOf(const peers::Peer& peer) const;
-  // Root, and members of admin_group.
+  // Root of the machine, and its users in admin_group.
   bool IsAdministrator(const ledger::UserSpec& user) const;
+  // Administrators, and the machine's users in operator_group.
+  bool IsObserver(const ledger::UserSpec& user) const;
 
  private:
   std::vector<settings::Tenant> tenants_;
-  std::optional<std::uint32_t> admin_gid_;
+  std::vector<settings::RealmRule> realms_;
+  std::optional<std::uint32_t> admin_gid_, operator_gid_;
 };
 
 // The one that counts now. Threads: any.

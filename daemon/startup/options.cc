@@ -21,6 +21,7 @@ ledger::Limits LimitsOf(const settings::Settings& settings, const DescriptorBudg
   limits.sessions_per_user = settings.sessions_per_user;
   limits.leases_per_user = settings.leases_per_user;
   limits.waits_per_user = settings.waits_per_user;
+  limits.label_bytes_per_user = settings.label_bytes_per_user;
   limits.chunks = budget.chunks;
   limits.session_grace = settings.session_grace;
   limits.release_bound = settings.release_bound;

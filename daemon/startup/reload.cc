@@ -27,12 +27,15 @@ Difference Compare(const settings::Settings& before, const settings::Settings& a
   };
   look(difference.now, "log_level", &Settings::log_level);
   look(difference.now, "admin_group", &Settings::admin_group);
+  look(difference.now, "operator_group", &Settings::operator_group);
+  look(difference.now, "realms", &Settings::realms);
   look(difference.now, "tenants", &Settings::tenants);
   look(difference.now, "device_headroom", &Settings::device_headroom);
   look(difference.now, "largest_chunk", &Settings::largest_chunk);
   look(difference.now, "sessions_per_user", &Settings::sessions_per_user);
   look(difference.now, "leases_per_user", &Settings::leases_per_user);
   look(difference.now, "waits_per_user", &Settings::waits_per_user);
+  look(difference.now, "label_bytes_per_user", &Settings::label_bytes_per_user);
   look(difference.now, "session_grace_ms", &Settings::session_grace);
   look(difference.now, "release_bound_ms", &Settings::release_bound);
   look(difference.now, "driver_retry_ms", &Settings::driver_retry);
@@ -47,7 +50,7 @@ Difference Compare(const settings::Settings& before, const settings::Settings& a
 }
 
 ledger::Terms TermsOf(const settings::Settings& settings, const std::vector<broker::Pool>& pools,
-                      std::shared_ptr<const Membership> membership) {
+                      const std::shared_ptr<const Membership>& membership) {
   ledger::Terms terms;
   terms.limits = LimitsOf(settings, {});
   for (const settings::Tenant& tenant : settings.tenants)
@@ -60,8 +63,11 @@ ledger::Terms TermsOf(const settings::Settings& settings, const std::vector<brok
       terms.pools.push_back({pool.spec.headroom, settings.largest_chunk});
     }
   }
-  terms.is_administrator = [membership = std::move(membership)](const ledger::UserSpec& user) {
+  terms.is_administrator = [membership](const ledger::UserSpec& user) {
     return membership->IsAdministrator(user);
+  };
+  terms.is_observer = [membership](const ledger::UserSpec& user) {
+    return membership->IsObserver(user);
   };
   return terms;
 }

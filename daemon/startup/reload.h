@@ -26,7 +26,7 @@ Difference Compare(const settings::Settings& before, const settings::Settings& a
 
 // What the settings mean for pools of these kinds.
 ledger::Terms TermsOf(const settings::Settings& settings, const std::vector<broker::Pool>& pools,
-                      std::shared_ptr<const Membership> membership);
+                      const std::shared_ptr<const Membership>& membership);
 
 // Threads: the loop's.
 class Reload {

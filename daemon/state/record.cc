@@ -101,6 +101,7 @@ Result<Record> ReadLease(std::string_view body) {
   lease.page_size = static_cast<ledger::PageSize>(message->page_size());
   lease.owner = ledger::SessionId{message->owner_session_id()};
   lease.uid = message->uid();
+  lease.realm = message->realm();
   lease.gid = message->gid();
   lease.mode = message->mode();
   lease.owner_pid = message->owner_pid();
@@ -145,6 +146,7 @@ std::string Encode(const KeptLease& kept) {
   message.set_page_size(static_cast<std::uint32_t>(lease.page_size));
   message.set_owner_session_id(lease.owner.value);
   message.set_uid(lease.uid);
+  message.set_realm(lease.realm);
   message.set_gid(lease.gid);
   message.set_mode(lease.mode);
   message.set_owner_pid(lease.owner_pid);

@@ -35,9 +35,11 @@ ClientProcess::ClientProcess(const std::string& runtime_dir, ClientOptions optio
   socket_.Reset(ends[0]);
   const UniqueFd theirs(ends[1]);
   const std::string program = BuiltProgram("gpulease-test-client");
-  pid_ = fork();
+  pid_ = options.container ? ForkIntoContainer(*options.container) : fork();
   GPULEASE_CHECK(pid_ >= 0, "fork");
   if (pid_ == 0) {
+    if (options.container && setgroups(options.groups.size(), options.groups.data()) != 0)
+      _exit(126);
     if (options.uid) {
       if (setgroups(options.groups.size(), options.groups.data()) != 0 ||
           setgid(*options.uid) != 0 || setuid(*options.uid) != 0) {

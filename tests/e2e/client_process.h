@@ -29,6 +29,7 @@
 //   fork                        a forked child that keeps what it inherits -> its pid
 //   files N                     may have N open files
 //   node                        -> "leases sessions"
+//   show NAME|ID                -> the state of a lease that it may see
 //   leases                      -> the names of the leases that it may see, in their order
 //   sessions                    -> how many sessions it may see
 #pragma once
@@ -42,12 +43,14 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "tests/e2e/container.h"
 
 namespace gpulease::e2e {
 
 struct ClientOptions {
-  std::optional<std::uint32_t> uid;   // as root only; gid is the same number
-  std::vector<std::uint32_t> groups;  // supplementary
+  std::optional<std::uint32_t> uid;           // as root only; gid is the same number
+  std::vector<std::uint32_t> groups;          // supplementary
+  std::optional<ContainerOptions> container;  // as its root (as root only)
 };
 
 // Whether tests can start clients of other users.

@@ -116,6 +116,7 @@ class Performer {
       return std::to_string(reply.message.lease_count()) + " " +
              std::to_string(reply.message.session_count());
     }
+    if (verb == "show") return Show(words);
     if (verb == "leases") {
       const Reply<v1::ListLeasesResponse> reply = client_.ListLeases();
       if (!reply.ok()) return Say(reply);
@@ -228,6 +229,15 @@ class Performer {
     held_[lease.lease_id()].lease = lease;
     if (!untaken.empty()) return std::to_string(lease.lease_id()) + " offered";
     return Receive(lease.lease_id(), client_.last_tag(), true);
+  }
+
+  std::string Show(std::istringstream& words) {
+    std::string what;
+    words >> what;
+    const bool by_id = what.find_first_not_of("0123456789") == std::string::npos;
+    const Reply<v1::GetLeaseResponse> reply =
+        by_id ? client_.GetLease(std::stoull(what)) : client_.GetLease(what);
+    return reply.ok() ? v1::LeaseState_Name(reply.message.lease().state()) : Say(reply);
   }
 
   std::string Map(std::istringstream& words) {

@@ -188,7 +188,7 @@ void DaemonProcess::Start() {
   const std::vector<char*> argv = Pointers(arguments);
   const std::vector<char*> envp = Pointers(variables);
   const std::string log_path = folder_.path() + "/log";
-  pid_ = fork();
+  pid_ = options_.container ? ForkIntoContainer(*options_.container) : fork();
   GPULEASE_CHECK(pid_ >= 0, "fork");
   if (pid_ == 0) {
     const int out = open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);

@@ -15,6 +15,7 @@
 #include "base/bytes.h"
 #include "base/unique_fd.h"
 #include "driver/simulated/simulated.h"
+#include "tests/e2e/container.h"
 
 namespace gpulease::e2e {
 
@@ -45,10 +46,11 @@ Ended RunProgram(const std::vector<std::string>& arguments,
 
 struct DaemonOptions {
   std::string simulate = "2x1GiB";
-  std::string config;                       // text of a configuration file; empty: none
-  std::optional<std::uint32_t> uid;         // runs as this user (as root only)
-  std::optional<std::uint32_t> open_files;  // RLIMIT_NOFILE, soft and hard
-  std::string runtime_dir;                  // empty: one of its own
+  std::string config;                         // text of a configuration file; empty: none
+  std::optional<std::uint32_t> uid;           // runs as this user (as root only)
+  std::optional<std::uint32_t> open_files;    // RLIMIT_NOFILE, soft and hard
+  std::string runtime_dir;                    // empty: one of its own
+  std::optional<ContainerOptions> container;  // it runs in one
   bool await_ready = true;
   std::vector<std::string> environment;  // "NAME=value"
   std::vector<int> sockets;              // listening ones that it gets as a service manager's

@@ -30,12 +30,14 @@ using ledger::SessionId;
 constexpr std::size_t kUsers = 3;
 constexpr std::size_t kClients = 5;
 
-// What the kernel would say of the callers: two users and an administrator.
+// What the kernel would say of the callers: two users, an administrator, and one of the users'
+// number in a container.
 peers::Peer PeerOf(std::size_t client) {
   peers::Peer peer;
   peer.user.uid = static_cast<std::uint32_t>(client % kUsers);
   peer.user.gid = peer.user.uid;
   peer.user.groups = {100};
+  if (client == kClients - 1) peer.user.realm = "/box.scope";
   peer.pid = 1000 + static_cast<std::int32_t>(client);
   peer.process = 1 + client;
   peer.program = "fuzz";
@@ -94,7 +96,8 @@ struct World {
     options.tenant_of = [](const peers::Peer& peer) {
       return ledger::TenantSpec{"t" + std::to_string(peer.user.uid), peer.user.uid * 32 * kMiB, 0};
     };
-    options.is_administrator = [](const peers::Peer& peer) { return peer.user.uid == 0; };
+    options.is_administrator = [](const ledger::UserSpec& user) { return user.uid == 0; };
+    options.is_observer = options.is_administrator;
     options.report = [](const std::string&) {};
     broker = std::make_unique<broker::Broker>(std::move(options));
     broker->Attach(&front.reception());
@@ -347,12 +350,13 @@ class Play {
       default: {
         const SessionId session{Session(input_.Below(8), caller)};
         if (subscriptions_.size() >= 4 || !world_.broker->CheckSession(peer, session).ok()) break;
-        subscriptions_.push_back(
-            world_.broker->events().Subscribe(session, [](const broker::Event& event) {
+        const Result<std::uint64_t> subscription = world_.broker->events().Subscribe(
+            peer.user.id(), session, [](const std::shared_ptr<const broker::Event>& event) {
               v1::Event out;
-              rpc::ToProto(event, &out);
+              rpc::ToProto(*event, &out);
               CheckSendable(out);
-            }));
+            });
+        if (subscription.ok()) subscriptions_.push_back(*subscription);
       }
     }
   }

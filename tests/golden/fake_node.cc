@@ -234,7 +234,11 @@ grpc::Status FakeNodeService::ListSessions(grpc::ServerContext*,
     session.set_pid(5001);
     session.set_uid(1001);
     session.set_gid(1001);
-    session.set_user("bob");
+    const std::string realm =
+        "/system.slice/"
+        "docker-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope";
+    session.set_user("bob@" + realm);
+    session.set_realm(realm);
     session.set_program("python3");
     session.set_tenant("bob");
     session.set_lease_count(1);

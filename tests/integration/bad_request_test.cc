@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -39,6 +40,24 @@ class BadRequestTest : public ::testing::Test {
     }
     return ::testing::AssertionFailure()
            << "\"" << reply.status.error_message() << "\" does not name " << field;
+  }
+
+  // A call with these bytes as its request.
+  grpc::Status Raw(const std::string& method, const std::string& bytes) {
+    grpc::GenericStub stub(client_.channel());
+    grpc::ClientContext context;
+    grpc::Slice slice(bytes);
+    const grpc::ByteBuffer request(&slice, 1);
+    grpc::ByteBuffer response;
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(&response, &status, this);
+    void* tag;
+    bool ok;
+    queue.Next(&tag, &ok);
+    return status;
   }
 
   DaemonProcess daemon_;
@@ -114,12 +133,86 @@ TEST_F(BadRequestTest, LabelsOutsideTheirRangesAreRefused) {
   EXPECT_TRUE(Names("labels", label("key", "a\nb")));
   EXPECT_TRUE(Names("labels", label("key", "\x1b[31m")));
   EXPECT_TRUE(Names("labels", label("key", "\x7f")));
+  EXPECT_TRUE(Names("labels", label("key",
+                                    "\xc2\x9b"
+                                    "31m")))
+      << "C1 steers a terminal, too";
   EXPECT_TRUE(Names("labels", WithSpec([](auto& spec) {
                       for (int i = 0; i < 17; ++i) {
                         (*spec.mutable_labels())["key" + std::to_string(i)] = "";
                       }
                     })));
   EXPECT_TRUE(Worked(label("team.example/job-1", "Ünïcode is fine")));
+}
+
+TEST_F(BadRequestTest, AMillionLabelsAreRefusedBeforeTheyAreRead) {
+  const auto reply = WithSpec([](auto& spec) {
+    for (int i = 0; i < 1'000'000; ++i) (*spec.mutable_labels())[std::to_string(i)];
+  });
+  EXPECT_EQ(reply.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(reply.status.error_message(), ::testing::HasSubstr("larger than max"));
+  EXPECT_TRUE(Worked(client_.GetNode()));
+}
+
+TEST_F(BadRequestTest, TheLargestRequestThatIsAllowedIsTaken) {
+  const auto reply = With([](v1::AllocateRequest& request) {
+    request.clear_specs();
+    for (int i = 0; i < 64; ++i) {
+      v1::AllocationSpec& spec = *request.add_specs();
+      spec = DeviceSpec(1, std::to_string(100 + i) + std::string(125, 'n'));
+      for (int label = 0; label < 16; ++label)
+        (*spec.mutable_labels())[std::to_string(10 + label) + std::string(61, 'k')] =
+            std::string(255, 'v');
+    }
+  });
+  EXPECT_TRUE(Worked(reply));
+}
+
+TEST_F(BadRequestTest, BytesThatAreNoRequestAreRefusedAndTheNextCallIsServed) {
+  // A name that is not UTF-8, a string that is cut off, a size of ten bytes and more.
+  for (const std::string& bytes :
+       {std::string("\x1a\x04\x3a\x02\xff\xfe"), std::string("\x1a\x7f"),
+        std::string("\x20\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")}) {
+    const grpc::Status status = Raw("/gpulease.v1.LeaseService/Allocate", bytes);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INTERNAL) << status.error_message();
+  }
+  EXPECT_EQ(Raw("/gpulease.v1.LeaseService/NoSuchMethod", "").error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_TRUE(Worked(With([](v1::AllocateRequest&) {})));
+}
+
+TEST_F(BadRequestTest, ARequestThatNamesNothingIsRefused) {
+  v1::OpenRequest open;
+  open.set_session_id(client_.session_id());
+  EXPECT_TRUE(Refused(client_.Call(&v1::LeaseService::StubInterface::Open, open),
+                      grpc::StatusCode::INVALID_ARGUMENT, v1::REASON_BAD_FIELD));
+  EXPECT_TRUE(
+      Refused(client_.Call(&v1::LeaseService::StubInterface::GetLease, v1::GetLeaseRequest()),
+              grpc::StatusCode::INVALID_ARGUMENT, v1::REASON_BAD_FIELD));
+  EXPECT_TRUE(
+      Refused(client_.Call(&v1::LeaseService::StubInterface::Allocate, v1::AllocateRequest()),
+              grpc::StatusCode::INVALID_ARGUMENT, v1::REASON_BAD_FIELD));
+  for (const std::uint64_t id : {0ull, ~0ull, 1ull << 53}) {
+    EXPECT_TRUE(
+        Refused(client_.GetLease(id), grpc::StatusCode::NOT_FOUND, v1::REASON_NOT_OPENABLE));
+    EXPECT_TRUE(Refused(client_.Close(id), grpc::StatusCode::NOT_FOUND, v1::REASON_NOT_OPENABLE));
+    EXPECT_TRUE(Refused(client_.Release(id), grpc::StatusCode::NOT_FOUND, v1::REASON_NOT_OPENABLE));
+    EXPECT_TRUE(Refused(client_.Await(id), grpc::StatusCode::NOT_FOUND, v1::REASON_NOT_OPENABLE));
+  }
+}
+
+TEST_F(BadRequestTest, ARefusalRepeatsNoMoreThanFitsAHeader) {
+  // Seen: an error that repeated a GPU's name of 1 MiB broke the client's HTTP/2.
+  const std::string large(300 << 10, 'x');
+  EXPECT_TRUE(Names("gpu_uuid", WithSpec([&](auto& spec) { spec.set_gpu_uuid(large); })));
+  EXPECT_TRUE(Names("gpu_uuid", WithSpec([&](auto& spec) { spec.set_gpu_uuid("a\nb"); })));
+  for (const std::string& name : {large + "/x", "0@" + large + "/x", std::string("0@a\x1b[31m/x"),
+                                  std::string("a\nb/x"), "0/" + large}) {
+    EXPECT_TRUE(
+        Refused(client_.Open(name), grpc::StatusCode::INVALID_ARGUMENT, v1::REASON_BAD_FIELD))
+        << name.substr(0, 20);
+  }
+  EXPECT_TRUE(Names("request_id", With([&](auto& request) { request.set_request_id(large); })));
 }
 
 TEST_F(BadRequestTest, ModesWithOtherBitsThanReadAndWriteAreRefused) {

@@ -141,6 +141,36 @@ TEST_F(RightsTest, AnAdministratorsGroupReleasesOthersLeases) {
   EXPECT_EQ(member.Ask("release " + std::to_string(id)), "ok");
 }
 
+TEST_F(RightsTest, AnOperatorSeesEverythingAndChangesNothing) {
+  DaemonProcess daemon({.config = "operator_group: \"root\""});
+  ClientProcess owner(daemon.runtime_dir(), {.uid = kAlice});
+  owner.Connect();
+  const std::string id =
+      std::to_string(ClientProcess::LeaseOf(owner.Ask("device 2097152 name=hers mode=600")));
+  ClientProcess member(daemon.runtime_dir(), {.uid = kBob, .groups = {0}});
+  member.Connect();
+  EXPECT_EQ(member.Ask("leases"), "hers");
+  EXPECT_EQ(member.Ask("sessions"), "2");
+  EXPECT_THAT(member.Ask("release " + id), StartsWith("error NOT_FOUND"));
+  EXPECT_THAT(member.Ask("open " + id + " ro"), StartsWith("error PERMISSION_DENIED"));
+  ClientProcess other(daemon.runtime_dir(), {.uid = kCarol});
+  other.Connect();
+  EXPECT_EQ(other.Ask("leases"), "none");
+  EXPECT_EQ(other.Ask("sessions"), "1");
+}
+
+TEST_F(RightsTest, LookingDeniedLooksLikeLookingForNothing) {
+  const std::string id = Own("device 2097152 name=secret mode=600");
+  RawClient client(daemon_->runtime_dir());
+  const std::string missing = bob_->Ask("show 123456789");
+  EXPECT_THAT(missing, StartsWith("error NOT_FOUND REASON_NOT_OPENABLE"));
+  for (const std::string& name :
+       {id, std::string("1000/secret"), std::string("1000/nothing"),
+        std::string("no-such-user/secret"), std::string("1000@x/secret")}) {
+    EXPECT_EQ(bob_->Ask("show " + name), missing) << name;
+  }
+}
+
 TEST_F(RightsTest, ThatNobodyHasNoNameIsNoWayIn) {
   // The kernel shows every user that it cannot name as this one.
   ClientProcess unknown(daemon_->runtime_dir(), {.uid = 65534});

@@ -101,6 +101,19 @@ TEST_F(WatchTest, EventsOfOthersAreNotTold) {
   EXPECT_FALSE(listed.ok());
 }
 
+TEST_F(WatchTest, TheEndOfTheSessionEndsTheStreamWithAWord) {
+  // Seen: a stream outlived the session that it watched until its connection closed.
+  DaemonProcess daemon({.config = "session_grace_ms: 50"});
+  RawClient client(daemon.runtime_dir());
+  client.Connect();
+  WatchStream watch(client, client.session_id());
+  ASSERT_TRUE(watch.Next(v1::Event::TYPE_READY));
+  const auto held = client.MustAllocate(DeviceSpec(1));
+  client.HangUp();
+  EXPECT_TRUE(
+      Refused(watch.End(), grpc::StatusCode::FAILED_PRECONDITION, v1::REASON_SESSION_ENDED));
+}
+
 TEST_F(WatchTest, AStopEndsTheStreamWithAWord) {
   WatchStream watch(client_, client_.session_id());
   ASSERT_TRUE(watch.Next(v1::Event::TYPE_READY));

@@ -11,7 +11,7 @@ using ledger::SessionId;
 struct Watcher {
   std::vector<Event> seen;
   EventHub::Callback callback() {
-    return [this](const Event& event) { seen.push_back(event); };
+    return [this](const std::shared_ptr<const Event>& event) { seen.push_back(*event); };
   }
 };
 
@@ -24,9 +24,9 @@ Event EventOf(Event::Type type) {
 TEST(EventHubTest, EachWatcherHearsReadyFirstAndThenWhatIsForHim) {
   EventHub hub;
   Watcher one, two, all;
-  hub.Subscribe(SessionId{1}, one.callback());
-  hub.Subscribe(SessionId{2}, two.callback());
-  hub.Subscribe(SessionId{}, all.callback());
+  ASSERT_TRUE(hub.Subscribe(1000, SessionId{1}, one.callback()).ok());
+  ASSERT_TRUE(hub.Subscribe(1000, SessionId{2}, two.callback()).ok());
+  ASSERT_TRUE(hub.Subscribe(0, SessionId{}, all.callback()).ok());
   for (const Watcher* watcher : {&one, &two, &all}) {
     ASSERT_EQ(watcher->seen.size(), 1u);
     EXPECT_EQ(watcher->seen[0].type, Event::Type::kReady);
@@ -45,10 +45,38 @@ TEST(EventHubTest, EachWatcherHearsReadyFirstAndThenWhatIsForHim) {
 TEST(EventHubTest, WhoHasUnsubscribedHearsNothingMore) {
   EventHub hub;
   Watcher watcher;
-  const std::uint64_t subscription = hub.Subscribe(SessionId{1}, watcher.callback());
+  const std::uint64_t subscription = hub.Subscribe(1000, SessionId{1}, watcher.callback()).value();
   hub.Unsubscribe(subscription);
   hub.Publish(EventOf(Event::Type::kStopping), {});
   EXPECT_EQ(watcher.seen.size(), 1u);
+}
+
+TEST(EventHubTest, TheEndOfASessionIsToldToItsWatchers) {
+  EventHub hub;
+  Watcher one, two;
+  ASSERT_TRUE(hub.Subscribe(1000, SessionId{1}, one.callback()).ok());
+  ASSERT_TRUE(hub.Subscribe(1000, SessionId{2}, two.callback()).ok());
+  hub.End(SessionId{1});
+  ASSERT_EQ(one.seen.size(), 2u);
+  EXPECT_EQ(one.seen[1].type, Event::Type::kSessionEnded);
+  EXPECT_EQ(two.seen.size(), 1u);
+}
+
+TEST(EventHubTest, OneUsersWatchersAreLimitedAndAnothersAreNot) {
+  EventHub hub;
+  Watcher watcher;
+  std::uint64_t last = 0;
+  for (std::uint32_t i = 0; i < EventHub::kMostOfUser; ++i)
+    last = hub.Subscribe(1000, SessionId{1}, watcher.callback()).value();
+  const auto refused = hub.Subscribe(1000, SessionId{2}, watcher.callback());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, Code::kResourceExhausted);
+  EXPECT_EQ(refused.error().reason, Reason::kSessionLimit);
+  EXPECT_NE(refused.error().message.find("1024 calls of Watch"), std::string::npos);
+  EXPECT_TRUE(hub.Subscribe(1001, SessionId{2}, watcher.callback()).ok());
+  EXPECT_TRUE(hub.Subscribe({1000, "/a.scope"}, SessionId{2}, watcher.callback()).ok());
+  hub.Unsubscribe(last);
+  EXPECT_TRUE(hub.Subscribe(1000, SessionId{2}, watcher.callback()).ok());
 }
 
 }  // namespace

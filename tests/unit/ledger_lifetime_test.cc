@@ -384,7 +384,7 @@ TEST(LedgerLifetimeTest, IgnoresWhatItDoesNotKnow) {
   world.ledger.SetPoolUsable(17, false, "", world.now, world.log);
   EXPECT_EQ(world.StateOf(lease), State::kLeased);
   EXPECT_EQ(world.ledger.QueuePosition(group), 0u);
-  EXPECT_THAT(world.ledger.Blockers(group), IsEmpty());
+  EXPECT_THAT(world.ledger.Blockers(group, {}), IsEmpty());
   EXPECT_THAT(world.ledger.GroupLeases(GroupId{5}), IsEmpty());
 }
 

@@ -180,8 +180,11 @@ TEST(LedgerQueueTest, ARequestHeldBackByItsTenantsLimitReservesNothing) {
   const LeaseId waiting = world.Queue(limited, 8 * kGiB);
   world.Lend(other, 80 * kGiB);
   EXPECT_EQ(world.Use().queued, 1u);
-  ASSERT_EQ(world.ledger.Blockers(world.ledger.FindLease(waiting)->group).size(), 1u);
-  EXPECT_EQ(world.ledger.Blockers(world.ledger.FindLease(waiting)->group)[0].lease_id, held.value);
+  ASSERT_EQ(world.ledger.Blockers(world.ledger.FindLease(waiting)->group, {.uid = 1000}).size(),
+            1u);
+  EXPECT_EQ(
+      world.ledger.Blockers(world.ledger.FindLease(waiting)->group, {.uid = 1000})[0].lease_id,
+      held.value);
   ASSERT_TRUE(world.Release(limited, held).ok());
   world.Destroyed(held);
   world.Observe(0, 80 * kGiB);

@@ -26,6 +26,7 @@ inline Options ReplayOptions(std::uint64_t seed) {
   options.limits.sessions_per_user = 8;
   options.limits.leases_per_user = 40;
   options.limits.waits_per_user = 10;
+  options.limits.label_bytes_per_user = 1000;
   options.limits.chunks = 200;
   return options;
 }
@@ -155,7 +156,9 @@ class Replay {
     SessionSpec spec;
     spec.user.uid = static_cast<std::uint32_t>(Below(6));
     spec.user.gid = static_cast<std::uint32_t>(Below(2));
-    spec.user.administrator = spec.user.uid == 0;
+    static const char* const kRealms[] = {"", "", "", "/a", "?1", "?2"};
+    spec.user.realm = kRealms[Below(6)];
+    spec.user.administrator = spec.user.uid == 0 && spec.user.realm.empty();
     spec.process = ++processes_;
     spec.tenant.name = "t" + std::to_string(Below(4));
     spec.tenant.device_limit = Below(2) * 3 * kGiB;
@@ -190,6 +193,7 @@ class Replay {
         spec.pools = {
             static_cast<PoolIndex>(spec.kind == PoolKind::kHost ? 3 + Below(2) : Below(3))};
       }
+      if (Below(8) == 0) spec.labels["k" + std::to_string(Below(4))] = std::string(Below(200), 'v');
       if (Below(6) == 0) spec.name = "n" + std::to_string(Below(20));
       spec.mode = static_cast<std::uint32_t>(Below(512)) & 0666;
       spec.gid = static_cast<std::uint32_t>(Below(2));

@@ -127,10 +127,24 @@ TEST(LedgerRestoreTest, ANameThatAnotherHasByNowIsLost) {
   former.lease.id.value ^= 1;
   former.lease.group.value ^= 1;
   ASSERT_TRUE(world.ledger.RestoreLease(former, world.now, world.log).ok());
-  EXPECT_EQ(world.ledger.FindByName(1000, "weights")->id, lease);
+  EXPECT_EQ(world.ledger.FindByName({1000}, "weights")->id, lease);
   EXPECT_EQ(world.ledger.FindLease(former.lease.id)->name, "");
   EXPECT_TRUE(world.Release(alice, former.lease.id).ok());
-  EXPECT_EQ(world.ledger.FindByName(1000, "weights")->id, lease);
+  EXPECT_EQ(world.ledger.FindByName({1000}, "weights")->id, lease);
+}
+
+TEST(LedgerRestoreTest, AContainersLeaseIsStillTheContainers) {
+  World before;
+  SessionSpec spec = before.Client(7);
+  spec.user.realm = "/a.scope";
+  const SessionId owner = before.Open(spec);
+  const LeaseId lease = before.Lend(owner, Named(kGiB, "weights"));
+  RestoredLease kept = *before.ledger.Keepable(lease);
+  World after;
+  ASSERT_TRUE(after.ledger.RestoreSession(owner, spec, after.now).ok());
+  ASSERT_TRUE(after.ledger.RestoreLease(std::move(kept), after.now, after.log).ok());
+  EXPECT_EQ(after.ledger.FindByName({7, "/a.scope"}, "weights")->id, lease);
+  EXPECT_FALSE(after.OpenLease(after.Open(7), lease, Access::kReadOnly).ok());
 }
 
 TEST(LedgerRestoreTest, NonsenseIsRefusedAndChangesNothing) {

@@ -48,7 +48,8 @@ class HandleSocketTest : public ::testing::Test {
 
   UniqueFd null_;
   std::shared_ptr<int> owner_ = std::make_shared<int>(0);
-  std::shared_ptr<UserAllowance> user_ = std::make_shared<UserAllowance>(600);
+  std::shared_ptr<UserAllowance> user_ =
+      std::make_shared<UserAllowance>(std::make_shared<Allowance>(4000));
   std::unique_ptr<HandleSocket> socket_;
   UniqueFd peer_;
 };
@@ -156,18 +157,18 @@ TEST_F(HandleSocketTest, AFullSocketKeepsTheRestForLater) {
 }
 
 TEST_F(HandleSocketTest, AllConnectionsOfAUserShareWhatHeMayHaveOnTheWay) {
-  user_->unread = 590;  // of others of his
+  user_->Add(592);  // of others of his: of the 2,408 left, a quarter is 602
   ASSERT_TRUE(socket_->Push(ParcelOf(7, 20)).ok());
   EXPECT_FALSE(socket_->idle());
   EXPECT_EQ(Read()->count, 10u);
   EXPECT_EQ(Take(7, 10), HandleSocket::Answer::kMore);
   EXPECT_EQ(Read()->count, 10u);
   EXPECT_EQ(Take(7, 10), HandleSocket::Answer::kComplete);
-  EXPECT_EQ(user_->unread, 590u);
+  EXPECT_EQ(user_->unread, 592u);
 }
 
 TEST_F(HandleSocketTest, WhoReadsGoesOnThoughOthersOfHisUserDoNot) {
-  user_->unread = 1000;
+  user_->Add(900);
   ASSERT_TRUE(socket_->Push(ParcelOf(7, 20)).ok());
   for (const std::uint32_t count : {8u, 8u, 4u}) {
     const auto push = Read();
@@ -176,6 +177,23 @@ TEST_F(HandleSocketTest, WhoReadsGoesOnThoughOthersOfHisUserDoNot) {
     EXPECT_FALSE(Read());
     EXPECT_NE(Take(7, count), HandleSocket::Answer::kUnknown);
   }
+}
+
+TEST(AllowanceTest, HoweverManyUsersDoNotReadTheNextGetsHisShare) {
+  // Seen: four users who did not read had all that the kernel allows, and nobody got a descriptor.
+  const auto all = std::make_shared<Allowance>(20'000);
+  std::vector<std::shared_ptr<UserAllowance>> users;
+  for (std::uint32_t n = 1; n <= 6; ++n) {
+    UserAllowance next(all);
+    EXPECT_GE(next.Room(0), 100u) << n;
+    auto greedy = std::make_shared<UserAllowance>(all);
+    // One connection that takes what it can, and many that take the least.
+    greedy->Add(greedy->Room(0));
+    for (int connection = 0; connection < 500; ++connection) greedy->Add(greedy->Room(0));
+    users.push_back(std::move(greedy));
+    ASSERT_LE(all->unread, all->most);
+  }
+  EXPECT_GE(UserAllowance(all).Room(0), kLeastOnTheWay);
 }
 
 TEST_F(HandleSocketTest, WhatIsUnreadCountsUntilItIsReadOrThePeerIsGone) {

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -53,6 +56,132 @@ TEST_F(IdentityTest, APeerIsWhoTheKernelSays) {
   }
   EXPECT_NE(identity->peer.process, 0u);
   EXPECT_FALSE(identity->peer.program.empty());
+}
+
+TEST_F(IdentityTest, AProcessOfThisMachineIsInNoContainer) {
+  const UniqueFd client = Connect();
+  const UniqueFd accepted = Accept();
+  const Result<Identity> identity = IdentifyPeer(accepted.get());
+  ASSERT_TRUE(identity.ok()) << identity.error().message;
+  EXPECT_EQ(identity->peer.user.realm, "");
+  EXPECT_EQ(identity->peer.user.root, geteuid() == 0);
+}
+
+TEST_F(IdentityTest, RootWithAPidNamespaceOfItsOwnIsOfAContainer) {
+  const pid_t parent = fork();
+  if (parent == 0) {
+    if (unshare(CLONE_NEWPID) != 0) _exit(1);
+    const pid_t child = fork();
+    if (child == 0) {
+      const UniqueFd connection = Connect();
+      for (;;) pause();
+    }
+    _exit(child > 0 ? 0 : 1);
+  }
+  int status = 0;
+  waitpid(parent, &status, 0);
+  if (status != 0) GTEST_SKIP() << "this process may not make PID namespaces";
+  const UniqueFd accepted = Accept();
+  Result<Identity> identity = IdentifyPeer(accepted.get());
+  ASSERT_TRUE(identity.ok()) << identity.error().message;
+  if (!identity->pidfd) {
+    ASSERT_TRUE(OpenPidfd(*identity).ok());
+  }
+  EXPECT_NE(identity->peer.user.realm, "");
+  EXPECT_FALSE(identity->peer.user.root);
+  kill(identity->peer.pid, SIGKILL);
+}
+
+TEST_F(IdentityTest, RootOfAUserNamespaceIsNotRootOfTheMachine) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    if (unshare(CLONE_NEWUSER) != 0) _exit(1);
+    // As unshare --map-root-user does, when root calls it: uid 0 is uid 0 outside.
+    const UniqueFd map(open("/proc/self/uid_map", O_WRONLY | O_CLOEXEC));
+    if (write(map.get(), "0 0 1", 5) < 0) _exit(1);
+    const UniqueFd connection = Connect();
+    char byte;
+    _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  close(ends[0]);
+  pollfd ready{listener_.get(), POLLIN, 0};
+  if (poll(&ready, 1, 2000) != 1) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    close(ends[1]);
+    GTEST_SKIP() << "this process may not make user namespaces that map root";
+  }
+  const UniqueFd accepted = Accept();
+  const Result<Identity> identity = IdentifyPeer(accepted.get());
+  ASSERT_TRUE(identity.ok()) << identity.error().message;
+  EXPECT_EQ(identity->peer.user.uid, 0u);
+  EXPECT_FALSE(identity->peer.user.root);
+  close(ends[1]);
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(IdentityTest, RootWithoutItsCapabilitiesIsNotRootOfTheMachine) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to drop its capabilities";
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    // As a container has it that shares the machine's PIDs: uid 0, a few capabilities.
+    struct {
+      std::uint32_t version = 0x20080522;
+      int pid = 0;
+    } header;
+    const std::uint32_t none[6] = {};
+    if (syscall(SYS_capset, &header, none) != 0) _exit(1);
+    const UniqueFd connection = Connect();
+    char byte;
+    _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  close(ends[0]);
+  const UniqueFd accepted = Accept();
+  const Result<Identity> identity = IdentifyPeer(accepted.get());
+  ASSERT_TRUE(identity.ok()) << identity.error().message;
+  EXPECT_EQ(identity->peer.user.uid, 0u);
+  EXPECT_FALSE(identity->peer.user.root);
+  close(ends[1]);
+  waitpid(child, nullptr, 0);
+}
+
+TEST(ContainerTest, IsWhatARuntimeOrSystemdMadeForIt) {
+  const std::string id(64, 'a');
+  const std::string docker = "/system.slice/docker-" + id + ".scope";
+  EXPECT_EQ(ContainerOf(docker), docker);
+  EXPECT_EQ(ContainerOf(docker + "/init.scope"), docker) << "it may arrange itself below";
+  EXPECT_EQ(ContainerOf("/docker/" + id + "/x"), "/docker/" + id);
+  EXPECT_EQ(ContainerOf("/kubepods.slice/kubepods-pod1.slice/cri-containerd-" + id + ".scope"),
+            "/kubepods.slice/kubepods-pod1.slice/cri-containerd-" + id + ".scope");
+  EXPECT_EQ(ContainerOf("/kubepods/burstable/pod1-2/" + id), "/kubepods/burstable/pod1-2/" + id);
+  EXPECT_EQ(ContainerOf("/machine.slice/machine-x.scope/payload"),
+            "/machine.slice/machine-x.scope");
+  EXPECT_EQ(ContainerOf("/lxc.payload.c1/system.slice/a.service"), "/lxc.payload.c1");
+  EXPECT_EQ(ContainerOf("/user.slice/user-1000.slice/user@1000.service/libpod-" + id + ".scope"),
+            "/user.slice/user-1000.slice")
+      << "what one user makes at will is not told apart";
+  EXPECT_EQ(ContainerOf("/mine/a"), "/mine/a");
+  EXPECT_EQ(ContainerOf("/"), "");
+  EXPECT_EQ(ContainerOf(""), "");
+}
+
+TEST_F(IdentityTest, WhatAProcessCallsItselfIsText) {
+  // Seen: one process with such a name, and no client could read the list of sessions.
+  char before[16];
+  prctl(PR_GET_NAME, before);
+  prctl(PR_SET_NAME, "a\xff\x1b[31m");
+  const UniqueFd client = Connect();
+  const UniqueFd accepted = Accept();
+  const Result<Identity> identity = IdentifyPeer(accepted.get());
+  prctl(PR_SET_NAME, before);
+  ASSERT_TRUE(identity.ok()) << identity.error().message;
+  EXPECT_EQ(identity->peer.program, "a\\xff\\x1b[31m");
 }
 
 TEST_F(IdentityTest, ConnectionsOfOneProcessAreOfOneProcessAndAForkedChildIsAnother) {

@@ -77,16 +77,29 @@ TEST(ConvertTest, ANameIsTheCallersOrAnothersByNameOrNumber) {
   peer.user.uid = 4711;
   const auto mine = ToNamedLease("weights", peer, users);
   ASSERT_TRUE(mine.ok());
-  EXPECT_EQ(mine->uid, 4711u);
+  EXPECT_EQ(mine->owner, ledger::UserId(4711));
   EXPECT_EQ(mine->name, "weights");
-  EXPECT_EQ(ToNamedLease("root/weights", peer, users)->uid, 0u);
-  EXPECT_EQ(ToNamedLease("1234/weights", peer, users)->uid, 1234u);
-  for (const char* name : {"", "a/b/c", "root/", "a b", "/"}) {
+  EXPECT_EQ(ToNamedLease("root/weights", peer, users)->owner, ledger::UserId(0));
+  EXPECT_EQ(ToNamedLease("1234/weights", peer, users)->owner, ledger::UserId(1234));
+  for (const char* name : {"", "a/b/c", "root/", "a b", "/", "@", "0@/", "0@/a/b c"}) {
     const auto bad = ToNamedLease(name, peer, users);
     ASSERT_FALSE(bad.ok()) << name;
     EXPECT_EQ(bad.error().reason, Reason::kBadField) << name;
   }
   EXPECT_EQ(ToNamedLease("no-such-user/x", peer, users).error().code, Code::kPermissionDenied);
+}
+
+TEST(ConvertTest, ANameIsOfAUserOfTheCallersRealmUnlessItNamesAnother) {
+  UserNames users;
+  peers::Peer peer;
+  peer.user.uid = 0;
+  peer.user.realm = "/system.slice/docker-a.scope";
+  EXPECT_EQ(ToNamedLease("w", peer, users)->owner, ledger::UserId(0, peer.user.realm));
+  EXPECT_EQ(ToNamedLease("7/w", peer, users)->owner, ledger::UserId(7, peer.user.realm));
+  EXPECT_EQ(ToNamedLease("7@/w", peer, users)->owner, ledger::UserId(7));
+  EXPECT_EQ(ToNamedLease("root@/a/b.scope/w", peer, users)->owner, ledger::UserId(0, "/a/b.scope"));
+  EXPECT_EQ(ToNamedLease("0@team/w", peer, users)->owner, ledger::UserId(0, "team"));
+  EXPECT_FALSE(ToNamedLease("0@" + std::string(5000, 'x') + "/w", peer, users).ok());
 }
 
 TEST(ConvertTest, QuarantineIsShownFromTheEndOfRightsOn) {

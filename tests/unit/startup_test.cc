@@ -33,6 +33,14 @@ peers::Peer PeerOf(std::uint32_t uid, std::uint32_t gid, std::vector<std::uint32
   return peer;
 }
 
+peers::Peer RootOf(const std::string& container) {
+  peers::Peer peer = PeerOf(0, 0, {0});
+  peer.cgroup = container;
+  peer.user.realm = container;
+  peer.user.root = container.empty();
+  return peer;
+}
+
 TEST(MembershipTest, TheFirstTenantWhoseConditionsAllHoldPays) {
   settings::Settings settings;
   settings.tenants = {
@@ -58,7 +66,8 @@ TEST(MembershipTest, TheFirstTenantWhoseConditionsAllHoldPays) {
 TEST(MembershipTest, RootAndTheAdministratorsGroupAdminister) {
   const Result<Membership> none = Membership::Make({});
   ASSERT_TRUE(none.ok());
-  EXPECT_TRUE(none->IsAdministrator(PeerOf(0, 5).user));
+  EXPECT_TRUE(none->IsAdministrator(RootOf("").user));
+  EXPECT_FALSE(none->IsAdministrator(PeerOf(0, 5).user)) << "a number is not enough";
   EXPECT_FALSE(none->IsAdministrator(PeerOf(5, 0, {0}).user)) << "root's group is not root";
   settings::Settings settings;
   settings.admin_group = "root";
@@ -66,8 +75,63 @@ TEST(MembershipTest, RootAndTheAdministratorsGroupAdminister) {
   ASSERT_TRUE(group.ok());
   EXPECT_TRUE(group->IsAdministrator(PeerOf(5, 5, {0}).user));
   EXPECT_FALSE(group->IsAdministrator(PeerOf(5, 5).user));
+  EXPECT_FALSE(group->IsAdministrator(RootOf("/docker/a").user))
+      << "a container has its own groups";
   settings.admin_group = "no-such-group";
   EXPECT_FALSE(Membership::Make(settings).ok());
+}
+
+TEST(MembershipTest, TheOperatorsGroupSeesAndDoesNotAdminister) {
+  settings::Settings settings;
+  settings.operator_group = "root";
+  const Result<Membership> membership = Membership::Make(settings);
+  ASSERT_TRUE(membership.ok());
+  EXPECT_TRUE(membership->IsObserver(PeerOf(5, 5, {0}).user));
+  EXPECT_FALSE(membership->IsAdministrator(PeerOf(5, 5, {0}).user));
+  EXPECT_FALSE(membership->IsObserver(PeerOf(5, 5).user));
+  EXPECT_FALSE(membership->IsObserver(RootOf("/docker/a").user));
+  EXPECT_TRUE(membership->IsObserver(RootOf("").user)) << "who administers sees, too";
+  settings.operator_group = "no-such-group";
+  EXPECT_FALSE(Membership::Make(settings).ok());
+}
+
+TEST(MembershipTest, AContainersUsersAreItsOwnUnlessARealmSaysOtherwise) {
+  settings::Settings settings;
+  settings.realms = {{"team", "/pods/a"}, {"", "/user.slice"}};
+  settings.tenants = {{.name = "zero", .uid = 0, .gid = {}, .cgroup_prefix = ""},
+                      {.name = "pods", .uid = {}, .gid = {}, .cgroup_prefix = "/pods"}};
+  const Result<Membership> membership = Membership::Make(settings);
+  ASSERT_TRUE(membership.ok());
+  const auto placed = [&](const std::string& container) {
+    peers::Peer peer = RootOf(container);
+    membership->Place(peer);
+    return peer;
+  };
+  EXPECT_EQ(placed("/pods/a/1").user.realm, "team");
+  EXPECT_EQ(placed("/pods/ab").user.realm, "/pods/ab");
+  EXPECT_EQ(placed("/user.slice/user-7.slice").user.realm, "");
+  EXPECT_EQ(placed("?17").user.realm, "?17");
+  EXPECT_FALSE(membership->IsAdministrator(placed("/user.slice/user-7.slice").user));
+  // A container's root may take any number: tenants know containers by their cgroup.
+  EXPECT_EQ(membership->TenantOf(RootOf("")).name, "zero");
+  EXPECT_EQ(membership->TenantOf(placed("/pods/ab")).name, "pods");
+  EXPECT_EQ(membership->TenantOf(placed("/x")).name, "user:root@/x");
+  EXPECT_EQ(membership->TenantOf(placed("?17")).name, "user:root@?");
+}
+
+TEST(MembershipTest, OneRealmMayBeAllContainers) {
+  settings::Settings settings;
+  settings.realms = {{"all", "/"}};
+  const Result<Membership> membership = Membership::Make(settings);
+  ASSERT_TRUE(membership.ok());
+  for (const char* container : {"/docker/a", "?17"}) {
+    peers::Peer peer = RootOf(container);
+    membership->Place(peer);
+    EXPECT_EQ(peer.user.realm, "all");
+  }
+  peers::Peer host = RootOf("");
+  membership->Place(host);
+  EXPECT_EQ(host.user.realm, "");
 }
 
 TEST(ReloadTest, EveryOptionChangesNowOrAtTheNextStart) {
@@ -80,7 +144,8 @@ TEST(ReloadTest, EveryOptionChangesNowOrAtTheNextStart) {
       "waits_per_user: 1 session_grace_ms: 1 release_bound_ms: 1 driver_retry_ms: 1 "
       "populate_threads: 1 log_level: \"error\" tenants { name: \"a\" uid: 1 } "
       "expected_gpus: \"GPU-00000000-1111-2222-3333-444444444444\" expected_gpu_count: 1 "
-      "gpu_wait_ms: 1",
+      "gpu_wait_ms: 1 operator_group: \"a\" label_bytes_per_user: \"1B\" "
+      "realms { cgroup_prefix: \"/\" }",
       "x");
   ASSERT_TRUE(all.ok()) << all.error().message;
   const Difference difference = Compare(before, *all);

@@ -130,6 +130,8 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   group.leases.insert(after, &record);
   record.user = &users[AccountOf({lease.uid, lease.realm})];
   record.user->leases += 1;
+  // A name that was given away while this lease was set aside stays away.
+  if (record.user->names.contains(NameKey(lease.realm, lease.name))) lease.name.clear();
   record.user->label_bytes += TextBytes(lease.name, lease.labels);
   lease.size = 0;
   for (const Bytes chunk : lease.chunks) lease.size += chunk;
@@ -137,8 +139,6 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   lease.quarantined = lease.quarantined || record.aside;
   record.charge =
       Charge(pools[lease.pool], *group.tenant, owner, lease.id, lease.size, lease.chunks.size());
-  // One that was given away while this lease was set aside stays away.
-  if (record.user->names.contains(lease.name)) lease.name.clear();
   const std::vector<Holding> holders = std::exchange(lease.holders, {});
   lease.owner = {};
   if (closed) {

@@ -27,6 +27,15 @@
 
 namespace gpulease::handle {
 
+// Linux 6.16. The daemon's listeners have it off: closing a stranger's descriptor may take as long
+// as the stranger likes (a socket that lingers, a file system of his own). Where a socket has the
+// option, no client sends descriptors.
+#ifndef SO_PASSRIGHTS
+inline constexpr int kPassRights = 83;
+#else
+inline constexpr int kPassRights = SO_PASSRIGHTS;
+#endif
+
 inline constexpr std::uint32_t kMagic = 0x31484c47;  // "GLH1"
 // Raised when a struct changes; Hello and Welcome keep their first three fields for ever.
 inline constexpr std::uint16_t kVersion = 1;
@@ -40,7 +49,7 @@ struct Header {
 };
 
 // Opens a session, or resumes the one named. With one descriptor where the kernel has no
-// SO_PEERPIDFD: the sender's own pidfd.
+// SO_PEERPIDFD (before Linux 6.5): the sender's own pidfd.
 struct Hello {
   Header header{.kind = Kind::kHello};
   std::uint64_t resume_session_id = 0;  // 0: a new session

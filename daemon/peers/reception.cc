@@ -73,6 +73,12 @@ Reception::Reception(EventLoop& loop, Endpoint& endpoint, PeerTable& table, Regi
       options_(std::move(options)),
       allowance_(std::make_shared<Allowance>(static_cast<std::uint32_t>(OpenFileLimit()))),
       next_number_(OpenFileLimit() / 2) {
+  for (const UniqueFd* listener : {&endpoint_.handle_listener, &endpoint_.grpc_listener}) {
+    const int off = 0;
+    // An older kernel has no such option, and needs the pidfds that clients send.
+    static_cast<void>(
+        setsockopt(listener->get(), SOL_SOCKET, handle::kPassRights, &off, sizeof off));
+  }
   timer_ = loop_.MakeTimer([this] { OnTimer(); });
   accept_handle_ = loop_.WatchDescriptor(endpoint_.handle_listener.get(), EPOLLIN,
                                          [this](std::uint32_t) { AcceptHandle(); });

@@ -48,6 +48,10 @@ class Front {
     reception_ = std::make_unique<peers::Reception>(
         loop_, endpoint_, table_, registrar,
         [this](UniqueFd served) { served_[served.get()] = std::move(served); }, options);
+    // As an older kernel has it: clients may send descriptors.
+    const int on = 1;
+    static_cast<void>(setsockopt(endpoint_.handle_listener.get(), SOL_SOCKET, handle::kPassRights,
+                                 &on, sizeof on));
   }
 
   // A connected client's end, non-blocking; empty when the backlog is full.

@@ -415,6 +415,8 @@ class GPULEASE_API Client {
   PendingLease Request(const AllocateOptions& options);
 
   // "weights" is this user's, "alice/weights" alice's, "1001/weights" that of the user of this id.
+  // In a container these are the container's users: "alice@/weights" is of the machine's alice,
+  // "root@REALM/weights" of another container's root.
   //
   // Throws:
   //   kNotFound            this user has no lease of this name

@@ -92,8 +92,12 @@ Result<std::shared_ptr<HandleSocket>> HandleSocket::Connect(const Options& optio
   hello.resume_session_id = options.resume_session_id;
   Copy(hello.client_version, kVersion);
   Copy(hello.program, options.program);
-  // Always with our pidfd: a kernel before 6.5 does not tell the daemon of it (SO_PEERPIDFD).
-  const UniqueFd self(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  // With our pidfd, unless the kernel is new enough to tell the daemon of it (SO_PEERPIDFD).
+  int rights = 0;
+  socklen_t length = sizeof rights;
+  const bool told =
+      getsockopt(socket->get(), SOL_SOCKET, handle::kPassRights, &rights, &length) == 0;
+  const UniqueFd self(told ? -1 : static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
   const int descriptors[] = {self.get()};
   Status sent = SendMessage(socket->get(), handle::BytesOf(hello),
                             self ? std::span<const int>(descriptors) : std::span<const int>());

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/descriptor_channel.h"
+#include "daemon/state/other_side.h"
 
 namespace gpulease::keeper {
 namespace {
@@ -103,12 +104,8 @@ void Keeper::TellStatus() {
 void Keeper::Accept() {
   UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) return;
-  ucred peer{};
-  socklen_t length = sizeof peer;
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
-      (peer.uid != geteuid() && peer.uid != 0)) {
-    return Refuse(std::move(socket), "the keeper serves its own user alone");
-  }
+  if (const Status trusted = CheckOtherSide(socket.get()); !trusted.ok())
+    return Refuse(std::move(socket), "the keeper does not serve this: " + trusted.error().message);
   if (connection_) {
     const Time until = After(BootClock::now(), kFormerEnds);
     while (connection_ && WaitFor(connection_.get(), POLLIN, until) && BootClock::now() < until)
@@ -138,8 +135,10 @@ void Keeper::Drop(const std::string& why) {
 }
 
 void Keeper::Drain() {
+  // A daemon that stops half-way through an entry is not waited for: it tells it anew.
+  const Time until = After(BootClock::now(), kFormerEnds);
   while (connection_ &&
-         (WaitFor(connection_.get(), POLLIN, BootClock::now()) || !assembly_.empty()))
+         WaitFor(connection_.get(), POLLIN, assembly_.empty() ? BootClock::now() : until))
     Serve(kMessagesAtOnce);
 }
 

@@ -16,6 +16,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "base/process_status.h"
+
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
@@ -76,46 +78,17 @@ std::string ReadAll(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(stream), {});
 }
 
-// The rest of a line of /proc/PID/status, "" where there is none.
-std::string Field(const std::string& status, const std::string& name) {
-  const std::size_t at = status.find("\n" + name + ":");
-  if (at == std::string::npos) return "";
-  const std::size_t from = at + name.size() + 2;
-  return status.substr(from, status.find('\n', from) - from);
-}
-
-std::uint64_t Capabilities(const std::string& status, const std::string& set) {
-  return std::strtoull(Field(status, set).c_str(), nullptr, 16);
-}
-
-// Whether /proc speaks of the PIDs that the kernel tells us.
-bool ProcIsOurs() {
-  static const bool ours = [] {
-    char target[32] = {};
-    return readlink("/proc/self", target, sizeof target - 1) > 0 && std::atoi(target) == getpid();
-  }();
-  return ours;
-}
-
-// How many PID namespaces, from the daemon's on, a process is in. A kernel that does not say has
-// one.
-std::size_t Depth(const std::string& status) {
-  std::istringstream pids(Field(status, "NSpid"));
-  const auto count =
-      std::distance(std::istream_iterator<long>(pids), std::istream_iterator<long>());
-  return std::max<std::size_t>(static_cast<std::size_t>(count), 1);
-}
-
 // A uid of 0 is not enough: root of a container has it, too, where the container has no user
 // namespace. The root user of the machine is not in a PID namespace below the daemon's, is in the
 // daemon's user namespace, and has CAP_SYS_ADMIN, unless even the first process here cannot have it
 // (the daemon itself is in a container).
-bool IsRootOfMachine(const Peer& peer, const std::string& status) {
-  if (peer.user.uid != 0 || Depth(status) != 1) return false;
+bool IsRootOfMachine(const Peer& peer, const ProcessStatus& status) {
+  if (peer.user.uid != 0 || status.pid_namespaces != 1) return false;
   const std::string users = ReadAll("/proc/" + std::to_string(peer.pid) + "/uid_map");
   if (users.empty() || users != ReadAll("/proc/self/uid_map")) return false;
-  const std::uint64_t most = Capabilities(ReadAll("/proc/1/status"), "CapBnd");
-  return (most & ~Capabilities(status, "CapEff") & kSysAdmin) == 0;
+  const std::optional<ProcessStatus> first = ReadProcessStatus(1);
+  const std::uint64_t most = first ? first->bounding_capabilities : ~std::uint64_t{0};
+  return (most & ~status.effective_capabilities & kSysAdmin) == 0;
 }
 
 // What others shall read as text: what is not printable ASCII as \\xNN. A process names itself with
@@ -138,15 +111,14 @@ std::string Escaped(const std::string& bytes) {
 // What /proc says of the peer. Believed once its process is seen to live after it was read.
 void Describe(Peer& peer) {
   const std::string folder = "/proc/" + std::to_string(peer.pid);
-  const std::string status =
-      peer.pid != 0 && ProcIsOurs() ? ReadAll(folder + "/status") : std::string();
+  const std::optional<ProcessStatus> status = ReadProcessStatus(peer.pid);
   peer.user.root = false;
   peer.user.realm = ledger::kUnknownRealm + std::to_string(peer.process);
-  if (status.empty()) return;
+  if (!status) return;
   peer.program = Escaped(ReadLine(folder + "/comm"));
   peer.cgroup = CgroupOf(peer.pid, "");
-  peer.user.root = IsRootOfMachine(peer, status);
-  if (Depth(status) == 1) {
+  peer.user.root = IsRootOfMachine(peer, *status);
+  if (status->pid_namespaces == 1) {
     peer.user.realm.clear();
     return;
   }

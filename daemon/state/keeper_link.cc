@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/descriptor_channel.h"
+#include "daemon/state/other_side.h"
 
 namespace gpulease::state {
 namespace {
@@ -78,6 +79,9 @@ Result<keeper::Welcome> KeeperLink::Connect(const std::string& path, const std::
   Drop();
   Result<UniqueFd> socket = ConnectTo(path);
   if (!socket.ok()) return std::move(socket).error();
+  if (Status trusted = keeper::CheckOtherSide(socket->get()); !trusted.ok())
+    return WithContext("what listens on " + path + " is not the keeper",
+                       std::move(trusted).error());
   keeper::Hello hello;
   std::memcpy(hello.daemon_version, version.data(),
               std::min(version.size(), sizeof hello.daemon_version - 1));
@@ -86,6 +90,9 @@ Result<keeper::Welcome> KeeperLink::Connect(const std::string& path, const std::
     return Unavailable("the keeper does not answer");
   std::array<std::byte, keeper::kMaxMessageBytes> buffer;
   Result<ReceivedMessage> message = ReceiveMessage(socket->get(), buffer, /*dont_wait=*/true);
+  // Who closes with our Hello unread has it reported first, and what he said next.
+  if (message.ok() && message->size == 0)
+    message = ReceiveMessage(socket->get(), buffer, /*dont_wait=*/true);
   if (!message.ok() || message->size == 0) return Unavailable("the keeper closed the connection");
   const std::span<const std::byte> bytes = std::span(buffer).first(message->size);
   if (const auto refused = keeper::Parse<keeper::Refused>(bytes);

@@ -6,12 +6,20 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+
+#include "daemon/state/keeper_protocol.h"
 #include "tests/e2e/assertions.h"
 #include "tests/e2e/client_process.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/eventually.h"
+#include "tests/e2e/keeper_process.h"
 
 namespace gpulease::e2e {
 namespace {
@@ -21,6 +29,24 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr std::uint32_t kDaemon = 1234;
+
+// What the keeper answers to a daemon's Hello; system calls alone, as after a fork.
+keeper::Kind AnswerOfKeeper(const char* path) {
+  const int peer = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+  const keeper::Hello hello;
+  char answer[4096];
+  if (connect(peer, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return {};
+  static_cast<void>(send(peer, &hello, sizeof hello, MSG_NOSIGNAL));
+  ssize_t size = recv(peer, answer, sizeof answer, 0);
+  // Who closes with our Hello unread has it reported first, and what he said next.
+  if (size < 0 && errno == ECONNRESET) size = recv(peer, answer, sizeof answer, 0);
+  if (size < static_cast<ssize_t>(sizeof(keeper::Header))) return {};
+  return keeper::KindOf(std::as_bytes(std::span(answer, static_cast<std::size_t>(size))))
+      .value_or(keeper::Kind{});
+}
 
 class ContainerTest : public ::testing::Test {
  protected:
@@ -153,6 +179,23 @@ TEST_F(ContainerTest, RootOfAContainerDoesNotAdminister) {
   EXPECT_THAT(inside.Ask("device 1 gid=4711"), HasSubstr("REASON_BAD_FIELD"));
   EXPECT_EQ(root.ListLeases().message.leases_size(), 2) << "root of the machine sees all";
   EXPECT_TRUE(root.Release(ClientProcess::LeaseOf(id)).ok());
+}
+
+TEST_F(ContainerTest, TheKeeperServesNoContainer) {
+  // Seen: a container's root, which may take the keeper's uid, was given everybody's memory.
+  TemporaryDirectory folder;
+  KeeperProcess keeper(folder.path() + "/run");
+  const std::string path = folder.path() + "/run/keeper.sock";
+  for (const bool inside : {false, true}) {
+    const pid_t child = inside ? ForkIntoContainer({}) : fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) _exit(static_cast<int>(AnswerOfKeeper(path.c_str())));
+    int status = 0;
+    waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status),
+              static_cast<int>(inside ? keeper::Kind::kRefused : keeper::Kind::kWelcome));
+  }
 }
 
 TEST_F(ContainerTest, ARealmMakesContainersOneAnothersUsers) {

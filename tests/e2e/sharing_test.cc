@@ -3,6 +3,7 @@
 // What one process writes another reads, and nobody reads what was not meant for him.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include "tests/e2e/assertions.h"
@@ -60,6 +61,49 @@ TEST_P(SharingTest, NobodyReadsWhatAnotherLeft) {
     client.Kill();
     EXPECT_TRUE(Eventually([&] { return IsAllFree(observer.Node()); }));
   }
+}
+
+TEST_P(SharingTest, HoweverALeaseEndsTheNextOwnerFindsZerosToItsLastByte) {
+  // All of the memory each time, so that the next has what the former had; the odd size leaves a
+  // tail in the last page. Half of it for host memory, which is real.
+  const Bytes most = (Kind() == "device" ? 256 : 64) * kMiB - 4095;
+  RawClient administrator(daemon_.runtime_dir());
+  for (const std::string end : {"released", "killed", "forced", "forked", "closed"}) {
+    ClientProcess client(daemon_.runtime_dir());
+    client.Connect();
+    const std::string answer = client.Ask(Kind() + " " + std::to_string(most) + " wait=60000");
+    std::string id = std::to_string(ClientProcess::LeaseOf(answer));
+    ASSERT_NE(id, "0") << end << ": " << answer;
+    if (answer.find("queued") != std::string::npos) client.Ask("await " + id);
+    ASSERT_EQ(client.Ask("map " + id), "ok");
+    EXPECT_EQ(client.Ask("check " + id + " 0"), "yes") << "before it was " << end;
+    ASSERT_EQ(client.Ask("fill " + id + " 255"), "ok");
+    if (end == "released") {
+      ASSERT_EQ(client.Ask("unmap " + id), "ok");
+      ASSERT_EQ(client.Ask("drop " + id), "ok");
+      ASSERT_EQ(client.Ask("release " + id), "ok");
+      client.Exit();
+    } else if (end == "closed") {
+      client.Exit();
+    } else if (end == "forked") {
+      // A child that has it mapped outlives its parent: until it ends nobody gets the memory.
+      const pid_t child = std::stoi(client.Ask("fork"));
+      client.Kill();
+      EXPECT_FALSE(IsAllFree(administrator.Node()));
+      kill(child, SIGKILL);
+    } else {
+      if (end == "forced")
+        ASSERT_TRUE(Worked(administrator.Release(ClientProcess::LeaseOf(id), true)));
+      client.Kill();
+    }
+    ASSERT_TRUE(Eventually([&] { return IsAllFree(administrator.Node()); })) << end;
+  }
+  ClientProcess last(daemon_.runtime_dir());
+  last.Connect();
+  const std::string id =
+      std::to_string(ClientProcess::LeaseOf(last.Ask(Kind() + " " + std::to_string(most))));
+  ASSERT_EQ(last.Ask("map " + id), "ok");
+  EXPECT_EQ(last.Ask("check " + id + " 0"), "yes");
 }
 
 class HostMemoryTest : public ::testing::Test {

@@ -15,6 +15,7 @@
 #include "driver/gpu_probe.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/eventually.h"
+#include "tests/e2e/raw_client.h"
 #include "tests/gpu/worker_process.h"
 
 namespace gpulease::gpu_test {
@@ -96,6 +97,30 @@ TEST_F(GpuBrokerTest, AKilledWritersMemoryComesBackWithNoByteOfIts) {
   std::printf("killed with 180 s of kernels in flight: dead after %lld ms\n",
               static_cast<long long>(
                   std::chrono::duration_cast<std::chrono::milliseconds>(dead - killed).count()));
+}
+
+TEST_F(GpuBrokerTest, HoweverALeaseEndsTheNextOwnerFindsZerosToItsLastByte) {
+  // Nearly all of the GPU, so that the next has the same memory; odd sizes, so that a tail is left
+  // over in the last granule.
+  const Bytes most = total_ / 10 * 8 + 4;
+  for (const std::string end : {"released", "killed", "forced"}) {
+    Worker writer(daemon_->runtime_dir(), {"fill", "scratch", std::to_string(most), "7"});
+    ASSERT_EQ(writer.Line(), "filled") << end;
+    Worker next(daemon_->runtime_dir(), {"check-zero", std::to_string(most)});
+    if (end == "released") {
+      writer.End();
+    } else {
+      if (end == "forced") {
+        // While the writer maps it still, nobody gets it: the next waits.
+        e2e::RawClient administrator(daemon_->runtime_dir());
+        const auto lease = administrator.GetLease("scratch");
+        ASSERT_TRUE(lease.ok()) << lease.status.error_message();
+        ASSERT_TRUE(administrator.Release(lease.message.lease().lease_id(), true).ok());
+      }
+      writer.Kill();
+    }
+    EXPECT_EQ(next.Line(), "nonzero 0") << end;
+  }
 }
 
 TEST_F(GpuBrokerTest, AThousandRoundsEndWhereTheyBegan) {

@@ -23,7 +23,8 @@
 #include <cstring>
 #include <optional>
 #include <span>
-#include <type_traits>
+
+#include "base/packet.h"
 
 namespace gpulease::handle {
 
@@ -123,17 +124,10 @@ inline std::optional<Kind> KindOf(std::span<const std::byte> bytes) {
 // KindOf().
 template <typename T>
 std::optional<T> Parse(std::span<const std::byte> bytes) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  if (bytes.size() != sizeof(T)) return std::nullopt;
-  T message;
-  std::memcpy(&message, bytes.data(), sizeof message);
-  if (message.header.version != kVersion) return std::nullopt;
-  return message;
+  const std::optional<T> message = ReadPacket<T>(bytes);
+  return message && message->header.version == kVersion ? message : std::nullopt;
 }
 
-template <typename T>
-std::span<const std::byte> BytesOf(const T& message) {
-  return std::as_bytes(std::span<const T, 1>(&message, 1));
-}
+using gpulease::BytesOf;
 
 }  // namespace gpulease::handle

@@ -119,12 +119,9 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     return membership.Get()->IsObserver(user);
   };
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
-  std::function<void(const std::string&, bool)> on_drained = [](const std::string&, bool) {};
-  options.drained = [&](const std::string& uuid) {
-    loop.Post([&, uuid] { on_drained(uuid, true); });
-  };
-  options.undrained = [&](const std::string& uuid) {
-    loop.Post([&, uuid] { on_drained(uuid, false); });
+  std::function<void(const std::string&, bool)> on_drained;
+  options.on_drained = [&](const std::string& uuid, bool drained) {
+    loop.Post([&, uuid, drained] { on_drained(uuid, drained); });
   };
   broker::Broker broker(std::move(options));
 

@@ -51,10 +51,9 @@ struct Options {
   std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
   std::function<bool(const ledger::UserSpec&)> is_administrator;
   std::function<bool(const ledger::UserSpec&)> is_observer;  // sees everything
-  // A GPU is drained: it has no lease any more. And: a GPU that may not be among the pools is to be
-  // served again. From any thread.
-  std::function<void(const std::string& uuid)> drained;
-  std::function<void(const std::string& uuid)> undrained;
+  // A GPU is drained: it has no lease any more; or one that was, and may not be among the pools any
+  // more, is to be served again. From any thread.
+  std::function<void(const std::string& uuid, bool drained)> on_drained;
   // Where leases outlive this process; null: nowhere.
   std::shared_ptr<state::KeeperLink> keeper;
   std::array<std::uint8_t, 16> instance{};  // names this life of the leases
@@ -237,6 +236,7 @@ class Broker : public peers::Registrar {
   void Destroy(ledger::LeaseId lease, ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
 
   // ---- GPUs out of service (draining.cc)
+  void StartDraining(ledger::PoolIndex pool, ledger::Effects& effects) GPULEASE_REQUIRES(mutex_);
   // Tells of GPUs whose last lease is gone.
   void CheckDrained() GPULEASE_EXCLUDES(mutex_);
 

@@ -19,6 +19,16 @@ Error AdministratorsAlone() {
 
 }  // namespace
 
+void Broker::StartDraining(PoolIndex pool, Effects& effects) {
+  PoolWatch& watch = watches_[pool];
+  if (watch.draining) return;
+  watch.draining = true;
+  watch.state = GpuState::kDraining;
+  watch.message = "drained by an administrator";
+  any_draining_ = true;
+  ledger_.SetPoolUsable(pool, false, watch.message, BootClock::now(), effects);
+}
+
 Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid, DrainMode mode) {
   if (!options_.is_administrator(peer.user)) return AdministratorsAlone();
   const PoolIndex pool = FindGpu(uuid);
@@ -35,14 +45,7 @@ Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid
   {
     MutexLock lock(mutex_);
     const Time now = BootClock::now();
-    PoolWatch& watch = watches_[pool];
-    if (!watch.draining) {
-      watch.draining = true;
-      watch.state = GpuState::kDraining;
-      watch.message = "drained by an administrator";
-      any_draining_ = true;
-      ledger_.SetPoolUsable(pool, false, watch.message, now, effects);
-    }
+    StartDraining(pool, effects);
     if (mode != DrainMode::kWait) {
       std::vector<LeaseId> leases;
       for (const ledger::Lease* lease : ledger_.Leases({}, ~std::size_t{0})) {
@@ -86,7 +89,7 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
                   std::to_string(peer.user.uid));
   Carry(std::move(effects));
   KeepNode();
-  if (was_drained) options_.undrained(std::string(uuid));
+  if (was_drained) options_.on_drained(std::string(uuid), false);
   return {};
 }
 
@@ -111,7 +114,7 @@ void Broker::CheckDrained() {
   }
   if (empty.empty()) return;
   KeepNode();
-  for (const std::string& uuid : empty) options_.drained(uuid);
+  for (const std::string& uuid : empty) options_.on_drained(uuid, true);
 }
 
 void Broker::KeepDrained(std::vector<std::string> uuids) {
@@ -123,12 +126,7 @@ void Broker::KeepDrained(std::vector<std::string> uuids) {
       const PoolIndex pool = FindGpu(uuid);
       if (pool == ledger::kNoPool) continue;
       // The driver shows it, as the former life had no time to say that it must not.
-      PoolWatch& watch = watches_[pool];
-      watch.draining = true;
-      watch.state = GpuState::kDraining;
-      watch.message = "drained by an administrator";
-      any_draining_ = true;
-      ledger_.SetPoolUsable(pool, false, watch.message, BootClock::now(), effects);
+      StartDraining(pool, effects);
     }
   }
   if (any_draining_) CheckDrained();

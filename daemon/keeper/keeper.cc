@@ -2,17 +2,16 @@
 #include "daemon/keeper/keeper.h"
 
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "base/descriptor_channel.h"
+#include "daemon/state/keeper_socket.h"
 #include "daemon/state/other_side.h"
 
 namespace gpulease::keeper {
@@ -28,28 +27,6 @@ constexpr int kMessagesAtOnce = 1024;
 int Milliseconds(Duration duration) {
   const auto rounded = std::chrono::ceil<std::chrono::milliseconds>(duration).count();
   return static_cast<int>(std::clamp<std::int64_t>(rounded, 0, 1 << 30));
-}
-
-bool WaitFor(int fd, short events, Time until) {
-  for (;;) {
-    pollfd polled{fd, events, 0};
-    const int n = poll(&polled, 1, Milliseconds(until - BootClock::now()));
-    if (n > 0) return true;
-    if (n == 0 || errno != EINTR) return false;
-  }
-}
-
-template <std::size_t N>
-void CopyText(char (&to)[N], std::string_view from) {
-  const std::size_t size = std::min(from.size(), N - 1);
-  std::memcpy(to, from.data(), size);
-  to[size] = 0;
-}
-
-std::uint32_t DescriptorLimit() {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return static_cast<std::uint32_t>(std::min<rlim_t>(limit.rlim_cur, ~0u));
 }
 
 }  // namespace
@@ -175,7 +152,7 @@ void Keeper::Answer(std::span<const std::byte> bytes) {
 bool Keeper::OnMessage(std::span<const std::byte> bytes, std::vector<UniqueFd> descriptors) {
   const std::optional<Kind> kind = KindOf(bytes);
   if (!greeted_) {
-    const std::optional<Hello> hello = Parse<Hello>(bytes);
+    const std::optional<Hello> hello = ReadPacket<Hello>(bytes);
     if (kind != Kind::kHello || !hello) {
       Drop("it does not speak version " + std::to_string(kVersion) + " of the keeper's protocol");
       return false;
@@ -213,7 +190,7 @@ bool Keeper::OnMessage(std::span<const std::byte> bytes, std::vector<UniqueFd> d
     }
     return true;
   }
-  const std::optional<Command> command = Parse<Command>(bytes);
+  const std::optional<Command> command = ReadPacket<Command>(bytes);
   if (!command || !descriptors.empty() || !assembly_.empty()) {
     Drop("a message that makes no sense here");
     return false;
@@ -265,20 +242,7 @@ bool Keeper::SendAll() {
 }
 
 Status Keeper::Send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
-  const Time until = After(BootClock::now(), kSendBound);
-  for (;;) {
-    Status sent = SendMessage(connection_.get(), bytes, descriptors);
-    if (sent.ok()) return sent;
-    const bool full = sent.error().code == Code::kUnavailable && errno == EAGAIN;
-    const bool too_many = sent.error().code == Code::kResourceExhausted;
-    if ((!full && !too_many) || BootClock::now() >= until) return sent;
-    // Too many descriptors on their way: there is no event for it, the daemon is reading them.
-    if (too_many) {
-      poll(nullptr, 0, 1);
-    } else {
-      WaitFor(connection_.get(), POLLOUT, until);
-    }
-  }
+  return SendPatiently(connection_.get(), bytes, descriptors, kSendBound);
 }
 
 void Keeper::LetGo() {

@@ -21,13 +21,6 @@ constexpr Duration kRetryPushes = std::chrono::milliseconds(20);
 // A client that takes nothing for so long, with descriptors waiting, is in everybody's way.
 constexpr Duration kStallBound = std::chrono::seconds(30);
 
-template <std::size_t N>
-void CopyText(char (&to)[N], std::string_view from) {
-  const std::size_t size = std::min(from.size(), N - 1);
-  std::memcpy(to, from.data(), size);
-  to[size] = 0;
-}
-
 int OpenFileLimit() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

@@ -28,8 +28,9 @@ constexpr Duration kCancelledEnd = std::chrono::milliseconds(300);
 // Goes through the queue and answers at its end.
 class Question final : public Completion {
  public:
-  Question(grpc::ServerCompletionQueue& queue, std::function<void()> answered)
-      : answered_(std::move(answered)) {
+  explicit Question(std::function<void()> answered) : answered_(std::move(answered)) {}
+  // Another thread may have ended the object when this returns.
+  void Ask(grpc::ServerCompletionQueue& queue) {
     alarm_.Set(&queue, std::chrono::system_clock::now(), this);
   }
   void Complete(bool ok) override {
@@ -96,7 +97,7 @@ void Server::Serve(UniqueFd connection) {
 }
 
 void Server::Ask(std::function<void()> answered) {
-  new Question(*parts_->queue, std::move(answered));  // ends itself
+  (new Question(std::move(answered)))->Ask(*parts_->queue);  // ends itself
 }
 
 bool Server::Shutdown(Duration bound) {

@@ -17,6 +17,10 @@ namespace {
 // For the keeper to see the end of the daemon before.
 constexpr Duration kPatience = std::chrono::seconds(10);
 constexpr Duration kPause = std::chrono::milliseconds(50);
+constexpr Duration kFirstAnswer = std::chrono::seconds(5);
+// One that is started anew answers at once; who waits for one that is stuck keeps everybody
+// waiting.
+constexpr Duration kAnswer = std::chrono::milliseconds(100);
 constexpr Duration kLookAgain = std::chrono::seconds(1);
 constexpr Duration kCheckAgain = std::chrono::seconds(5);
 // With this many lives in a row that did not last kSettles, it is what they took up that kills
@@ -34,10 +38,10 @@ KeeperWatch::Found KeeperWatch::Take() {
   GPULEASE_CHECK(getrandom(&found.instance, sizeof found.instance, 0) == sizeof found.instance,
                  "getrandom");
   const Time until = After(BootClock::now(), kPatience);
-  Result<keeper::Welcome> welcome = link_->Connect(socket_, version_);
+  Result<keeper::Welcome> welcome = link_->Connect(socket_, version_, kFirstAnswer);
   while (!welcome.ok() && welcome.error().code == Code::kAborted && BootClock::now() < until) {
     std::this_thread::sleep_for(kPause);
-    welcome = link_->Connect(socket_, version_);
+    welcome = link_->Connect(socket_, version_, kFirstAnswer);
   }
   if (!welcome.ok()) {
     told_ = welcome.error().message;
@@ -128,7 +132,7 @@ void KeeperWatch::OnTimer() {
     link_->Flush();
     return;
   }
-  const Result<keeper::Welcome> welcome = link_->Connect(socket_, version_);
+  const Result<keeper::Welcome> welcome = link_->Connect(socket_, version_, kAnswer);
   if (!welcome.ok()) {
     if (welcome.error().message != told_) {
       told_ = welcome.error().message;

@@ -2,7 +2,6 @@
 #include "daemon/state/keeper_link.h"
 
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -13,29 +12,22 @@
 #include <utility>
 
 #include "base/descriptor_channel.h"
+#include "daemon/state/keeper_socket.h"
 #include "daemon/state/other_side.h"
 
 namespace gpulease::state {
 namespace {
 
 using keeper::Command;
+using keeper::DescriptorLimit;
 using keeper::Kind;
+using keeper::WaitFor;
 
-constexpr Duration kWelcomeBound = std::chrono::seconds(5);
+// Between two parts of what it hands over.
+constexpr Duration kPartBound = std::chrono::seconds(5);
 // The keeper reads at hundreds of thousands of messages a second.
 constexpr Duration kSendBound = std::chrono::seconds(1);
 constexpr Duration kAnswerBound = std::chrono::seconds(5);
-
-bool WaitFor(int fd, short events, Time until) {
-  for (;;) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(until - BootClock::now()).count();
-    pollfd polled{fd, events, 0};
-    const int n = poll(&polled, 1, static_cast<int>(std::max<std::int64_t>(left, 0)));
-    if (n > 0) return true;
-    if (n == 0 || errno != EINTR) return false;
-  }
-}
 
 Error Unavailable(std::string message) {
   return MakeError(Code::kUnavailable, Reason::kUnspecified, std::move(message));
@@ -43,17 +35,6 @@ Error Unavailable(std::string message) {
 
 Error Precondition(std::string message) {
   return MakeError(Code::kFailedPrecondition, Reason::kUnspecified, std::move(message));
-}
-
-std::uint32_t DescriptorLimit() {
-  rlimit limit{};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  return static_cast<std::uint32_t>(std::min<rlim_t>(limit.rlim_cur, ~0u));
-}
-
-template <std::size_t N>
-std::string Text(const char (&from)[N]) {
-  return std::string(from, strnlen(from, N));
 }
 
 Result<UniqueFd> ConnectTo(const std::string& path) {
@@ -75,7 +56,8 @@ Result<UniqueFd> ConnectTo(const std::string& path) {
 
 }  // namespace
 
-Result<keeper::Welcome> KeeperLink::Connect(const std::string& path, const std::string& version) {
+Result<keeper::Welcome> KeeperLink::Connect(const std::string& path, const std::string& version,
+                                            Duration patience) {
   Drop();
   Result<UniqueFd> socket = ConnectTo(path);
   if (!socket.ok()) return std::move(socket).error();
@@ -83,10 +65,9 @@ Result<keeper::Welcome> KeeperLink::Connect(const std::string& path, const std::
     return WithContext("what listens on " + path + " is not the keeper",
                        std::move(trusted).error());
   keeper::Hello hello;
-  std::memcpy(hello.daemon_version, version.data(),
-              std::min(version.size(), sizeof hello.daemon_version - 1));
-  GPULEASE_RETURN_IF_ERROR(SendMessage(socket->get(), keeper::BytesOf(hello), {}));
-  if (!WaitFor(socket->get(), POLLIN, After(BootClock::now(), kWelcomeBound)))
+  CopyText(hello.daemon_version, version);
+  GPULEASE_RETURN_IF_ERROR(SendMessage(socket->get(), BytesOf(hello), {}));
+  if (!WaitFor(socket->get(), POLLIN, After(BootClock::now(), patience)))
     return Unavailable("the keeper does not answer");
   std::array<std::byte, keeper::kMaxMessageBytes> buffer;
   Result<ReceivedMessage> message = ReceiveMessage(socket->get(), buffer, /*dont_wait=*/true);
@@ -95,11 +76,11 @@ Result<keeper::Welcome> KeeperLink::Connect(const std::string& path, const std::
     message = ReceiveMessage(socket->get(), buffer, /*dont_wait=*/true);
   if (!message.ok() || message->size == 0) return Unavailable("the keeper closed the connection");
   const std::span<const std::byte> bytes = std::span(buffer).first(message->size);
-  if (const auto refused = keeper::Parse<keeper::Refused>(bytes);
+  if (const auto refused = ReadPacket<keeper::Refused>(bytes);
       refused && keeper::KindOf(bytes) == Kind::kRefused) {
-    return MakeError(Code::kAborted, Reason::kUnspecified, Text(refused->message));
+    return MakeError(Code::kAborted, Reason::kUnspecified, TextOf(refused->message));
   }
-  const auto welcome = keeper::Parse<keeper::Welcome>(bytes);
+  const auto welcome = ReadPacket<keeper::Welcome>(bytes);
   if (!welcome || keeper::KindOf(bytes) != Kind::kWelcome) {
     return Precondition("the keeper speaks another version of the protocol than " +
                         std::to_string(keeper::kVersion) +
@@ -123,12 +104,11 @@ Result<std::vector<Kept>> KeeperLink::Take() {
   keeper::Assembly assembly;
   std::array<std::byte, keeper::kMaxMessageBytes> buffer;
   Error failure = Unavailable("the keeper does not hand over what it holds");
-  if (Status sent = Send(keeper::BytesOf(Command{.header = {.kind = Kind::kTake}}), {});
-      !sent.ok()) {
+  if (Status sent = Send(BytesOf(Command{.header = {.kind = Kind::kTake}}), {}); !sent.ok()) {
     Drop();
     return std::move(sent).error();
   }
-  while (WaitFor(socket_.get(), POLLIN, After(BootClock::now(), kWelcomeBound))) {
+  while (WaitFor(socket_.get(), POLLIN, After(BootClock::now(), kPartBound))) {
     Result<ReceivedMessage> message = ReceiveMessage(socket_.get(), buffer, /*dont_wait=*/true);
     if (!message.ok() && message.error().code == Code::kUnavailable) continue;
     if (!message.ok()) {
@@ -206,26 +186,14 @@ Status KeeperLink::SendNote(const Note& note) {
                              });
   } else {
     Command command{.header = {.kind = note.kind}, .key = note.key, .sequence = ++sequence};
-    sent = Send(keeper::BytesOf(command), {});
+    sent = Send(BytesOf(command), {});
   }
   sent_ = sequence;
   return sent;
 }
 
 Status KeeperLink::Send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
-  const Time until = After(BootClock::now(), kSendBound);
-  for (;;) {
-    Status sent = SendMessage(socket_.get(), bytes, descriptors);
-    if (sent.ok()) return sent;
-    const bool full = sent.error().code == Code::kUnavailable && errno == EAGAIN;
-    const bool too_many = sent.error().code == Code::kResourceExhausted;
-    if ((!full && !too_many) || BootClock::now() >= until) return sent;
-    if (too_many) {
-      poll(nullptr, 0, 1);  // there is no event for it; the keeper is reading them
-    } else {
-      WaitFor(socket_.get(), POLLOUT, until);
-    }
-  }
+  return keeper::SendPatiently(socket_.get(), bytes, descriptors, kSendBound);
 }
 
 void KeeperLink::Break(const std::string& why) {
@@ -255,9 +223,8 @@ bool KeeperLink::OnReadable() {
   while (connected_) {
     Result<ReceivedMessage> message = ReceiveMessage(socket_.get(), buffer, /*dont_wait=*/true);
     if (!message.ok() && message.error().code == Code::kUnavailable) return true;
-    const auto ack = message.ok()
-                         ? keeper::Parse<keeper::Ack>(std::span(buffer).first(message->size))
-                         : std::nullopt;
+    const auto ack = message.ok() ? ReadPacket<keeper::Ack>(std::span(buffer).first(message->size))
+                                  : std::nullopt;
     if (!ack) {
       MutexLock lock(send_mutex_);
       why_ = message.ok() && message->size == 0 ? "it closed the connection"

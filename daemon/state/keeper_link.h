@@ -34,10 +34,12 @@ struct Kept {
 
 class KeeperLink {
  public:
-  // Errors: kUnavailable when nobody listens there; kAborted when it refuses for now: another
-  // daemon is connected; kFailedPrecondition when it is of another version or may open fewer files
-  // than this process; ErrnoError.
-  Result<keeper::Welcome> Connect(const std::string& path, const std::string& version);
+  // Waits for its answer as long as `patience`, in which the loop does nothing else.
+  // Errors: kUnavailable when nobody listens there or answers; kAborted when it refuses for now:
+  // another daemon is connected; kFailedPrecondition when it is of another version or may open
+  // fewer files than this process; ErrnoError.
+  Result<keeper::Welcome> Connect(const std::string& path, const std::string& version,
+                                  Duration patience);
   // All entries. Errors: kUnavailable when it does not deliver; the connection is dropped then.
   Result<std::vector<Kept>> Take();
 

@@ -26,7 +26,8 @@
 #include <cstring>
 #include <optional>
 #include <span>
-#include <type_traits>
+
+#include "base/packet.h"
 
 namespace gpulease::keeper {
 
@@ -123,31 +124,16 @@ inline std::optional<Kind> KindOf(std::span<const std::byte> bytes) {
   return header.kind;
 }
 
-// The message as T, or nothing when it has another size.
-template <typename T>
-std::optional<T> Parse(std::span<const std::byte> bytes) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  if (bytes.size() != sizeof(T)) return std::nullopt;
-  T message;
-  std::memcpy(&message, bytes.data(), sizeof message);
-  return message;
-}
-
 // A part whose fields agree with what arrived, or nothing.
 inline std::optional<Part> ParsePart(std::span<const std::byte> bytes, std::size_t descriptors) {
   if (bytes.size() < sizeof(Part)) return std::nullopt;
-  const std::optional<Part> part = Parse<Part>(bytes.first(sizeof(Part)));
+  const std::optional<Part> part = ReadPacket<Part>(bytes.first(sizeof(Part)));
   const bool fits = part->bytes == bytes.size() - sizeof(Part) &&
                     part->descriptors == descriptors && part->bytes <= kMaxPartBytes &&
                     part->parts >= 1 && part->parts <= kMaxParts && part->part < part->parts &&
                     part->same_descriptors <= 1 &&
                     (part->same_descriptors == 0 || descriptors == 0);
   return fits ? part : std::nullopt;
-}
-
-template <typename T>
-std::span<const std::byte> BytesOf(const T& message) {
-  return std::as_bytes(std::span<const T, 1>(&message, 1));
 }
 
 }  // namespace gpulease::keeper

@@ -122,6 +122,16 @@ TemporaryDirectory::~TemporaryDirectory() {
   std::filesystem::remove_all(path_, ignored);
 }
 
+std::size_t OpenDescriptors(pid_t pid) {
+  std::size_t count = 0;
+  std::error_code error;
+  for ([[maybe_unused]] const auto& entry :
+       std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd", error)) {
+    ++count;
+  }
+  return count;
+}
+
 Ended RunProgram(const std::vector<std::string>& arguments, std::chrono::milliseconds patience) {
   TemporaryDirectory folder;
   const std::string log = folder.path() + "/output";
@@ -277,15 +287,7 @@ simulated::Node DaemonProcess::node() const {
 
 std::string DaemonProcess::log() const { return ReadAll(folder_.path() + "/log"); }
 
-std::size_t DaemonProcess::open_descriptors() const {
-  std::size_t count = 0;
-  std::error_code error;
-  for ([[maybe_unused]] const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd", error)) {
-    ++count;
-  }
-  return count;
-}
+std::size_t DaemonProcess::open_descriptors() const { return OpenDescriptors(pid_); }
 
 std::size_t DaemonProcess::settled_descriptors() const {
   std::size_t count = open_descriptors();

@@ -35,6 +35,9 @@ class TemporaryDirectory {
   std::string path_;
 };
 
+// Of a process, as long as it runs.
+std::size_t OpenDescriptors(pid_t pid);
+
 // What a program left behind.
 struct Ended {
   int exit_code = -1;  // -1: by a signal, or it had to be killed

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -98,14 +97,6 @@ std::string KeeperProcess::log() const {
   return text.str();
 }
 
-std::size_t KeeperProcess::open_descriptors() const {
-  std::size_t count = 0;
-  std::error_code error;
-  for ([[maybe_unused]] const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(pid_) + "/fd", error)) {
-    ++count;
-  }
-  return count;
-}
+std::size_t KeeperProcess::open_descriptors() const { return OpenDescriptors(pid_); }
 
 }  // namespace gpulease::e2e

@@ -3,6 +3,7 @@
 // The daemon comes and goes, and with a keeper beside it nobody loses anything.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -179,6 +180,25 @@ TEST(RestartTest, AKilledKeepersPlaceIsTakenByTheNext) {
   EXPECT_EQ(client.Ask("check " + std::to_string(lease) + " 9"), "yes");
 }
 
+TEST(RestartTest, AKeeperThatIsStuckKeepsNobodyWaitingAndIsFilledWhenItGoesOn) {
+  Node node;
+  ClientProcess client(node.daemon.runtime_dir());
+  client.Connect();
+  kill(node.keeper.pid(), SIGSTOP);
+  EXPECT_THAT(client.Ask(std::string("device ") + kSize + " name=mine"), HasSubstr("offered"));
+  EXPECT_TRUE(
+      Eventually([&] { return node.daemon.log().find("has not answered") != std::string::npos; }));
+  ClientProcess another(node.daemon.runtime_dir());
+  another.Connect();
+  EXPECT_THAT(another.Ask(std::string("device ") + kSize + " name=other"), HasSubstr("offered"));
+  EXPECT_FALSE(node.Status().keeper().connected());
+  kill(node.keeper.pid(), SIGCONT);
+  EXPECT_TRUE(Eventually([&] { return node.Status().keeper().connected(); }));
+  node.Restart();
+  AwaitConnection(client);
+  EXPECT_EQ(client.Ask("leases"), "mine other");
+}
+
 TEST(RestartTest, AKeeperThatIsReplacedByExecLosesNothing) {
   Node node;
   ClientProcess client(node.daemon.runtime_dir());
@@ -269,7 +289,7 @@ FormerDaemon::FormerDaemon(const std::string& runtime_dir) {
                sizeof address.sun_path - 1);
   GPULEASE_CHECK(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0,
                  "connect");
-  GPULEASE_CHECK(SendMessage(socket_.get(), keeper::BytesOf(keeper::Hello{}), {}).ok(), "hello");
+  GPULEASE_CHECK(SendMessage(socket_.get(), BytesOf(keeper::Hello{}), {}).ok(), "hello");
 }
 
 void FormerDaemon::Put(std::uint64_t key, const std::string& record,

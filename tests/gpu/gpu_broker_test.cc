@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "driver/gpu_probe.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/eventually.h"
 #include "tests/e2e/raw_client.h"
+#include "tests/gpu/real_gpu.h"
 #include "tests/gpu/worker_process.h"
 
 namespace gpulease::gpu_test {
@@ -24,31 +24,16 @@ namespace {
 using e2e::DaemonProcess;
 using e2e::Eventually;
 
-class GpuBrokerTest : public testing::Test {
+class GpuBrokerTest : public RealGpuTest {
  protected:
-  void SetUp() override {
-    const auto cuda = driver::CudaDriver::Load({});
-    if (!cuda.ok()) GTEST_SKIP() << "no real GPU: " << cuda.error().message;
-    const auto nvml = driver::NvmlDriver::Load({});
-    ASSERT_TRUE(nvml.ok()) << nvml.error().message;
-    nvml_ = *nvml;
-    const auto gpus = driver::DescribeGpus(**cuda, nvml_.get());
-    ASSERT_TRUE(gpus.ok());
-    uuid_ = gpus->front().uuid;
-    total_ = gpus->front().total;
-    before_ = Used();
+  void Begin() override {
     daemon_ = std::make_unique<DaemonProcess>(e2e::DaemonOptions{.simulate = ""});
   }
-  Bytes Used() const { return nvml_->Memory(uuid_)->used; }
   bool ShowsAProcess() const { return !nvml_->Processes(uuid_)->empty(); }
   std::string Ask(std::vector<std::string> arguments) {
     return Worker(daemon_->runtime_dir(), std::move(arguments)).Line();
   }
 
-  std::shared_ptr<const driver::NvmlDriver> nvml_;
-  std::string uuid_;
-  Bytes total_ = 0;
-  Bytes before_ = 0;
   std::unique_ptr<DaemonProcess> daemon_;
 };
 

@@ -4,16 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/bytes.h"
-#include "driver/gpu_probe.h"
 #include "tests/e2e/eventually.h"
 #include "tests/e2e/keeper_process.h"
 #include "tests/e2e/raw_client.h"
+#include "tests/gpu/real_gpu.h"
 #include "tests/gpu/worker_process.h"
 
 namespace gpulease::gpu_test {
@@ -22,22 +24,14 @@ namespace {
 using e2e::Eventually;
 
 // Two workers with 100 leases each; 50 GiB each where the GPU has room for it.
-class GpuRestartTest : public testing::Test {
+class GpuRestartTest : public RealGpuTest {
  protected:
-  void SetUp() override {
-    const auto cuda = driver::CudaDriver::Load({});
-    if (!cuda.ok()) GTEST_SKIP() << "no real GPU: " << cuda.error().message;
-    const auto nvml = driver::NvmlDriver::Load({});
-    ASSERT_TRUE(nvml.ok()) << nvml.error().message;
-    nvml_ = *nvml;
-    const auto gpus = driver::DescribeGpus(**cuda, nvml_.get());
-    ASSERT_TRUE(gpus.ok());
-    uuid_ = gpus->front().uuid;
-    each_ = std::min<Bytes>(512 * kMiB, gpus->front().total / 250 / (2 * kMiB) * 2 * kMiB);
+  void Begin() override {
+    each_ = std::min<Bytes>(512 * kMiB, total_ / 250 / (2 * kMiB) * 2 * kMiB);
     keeper_ = std::make_unique<e2e::KeeperProcess>(runtime_dir_);
     daemon_ = std::make_unique<e2e::DaemonProcess>(
         e2e::DaemonOptions{.simulate = "", .runtime_dir = runtime_dir_});
-    before_ = nvml_->Memory(uuid_)->used;
+    with_daemon_ = Used();
     for (const std::string name : {"left", "right"}) {
       workers_.push_back(std::make_unique<Worker>(
           runtime_dir_,
@@ -62,10 +56,8 @@ class GpuRestartTest : public testing::Test {
 
   e2e::TemporaryDirectory folder_;
   const std::string runtime_dir_ = folder_.path() + "/run";
-  std::shared_ptr<const driver::NvmlDriver> nvml_;
-  std::string uuid_;
   Bytes each_ = 0;
-  Bytes before_ = 0;
+  Bytes with_daemon_ = 0;  // used by it alone
   std::unique_ptr<e2e::KeeperProcess> keeper_;
   std::unique_ptr<e2e::DaemonProcess> daemon_;
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -90,8 +82,8 @@ TEST_F(GpuRestartTest, OfThoseKilledWithItEveryByteComesBack) {
   workers_[1]->End();
   EXPECT_TRUE(Eventually([&] { return Leased() == 0; }));
   // The driver's own books in two lives of the daemon may differ, by less than the smallest lease.
-  EXPECT_TRUE(Eventually([&] { return nvml_->Memory(uuid_)->used < before_ + 2 * kMiB; }))
-      << nvml_->Memory(uuid_)->used << " instead of " << before_;
+  EXPECT_TRUE(Eventually([&] { return Used() < with_daemon_ + 2 * kMiB; }))
+      << Used() << " instead of " << with_daemon_;
 }
 
 }  // namespace

@@ -23,16 +23,6 @@ using std::chrono::steady_clock;
 // Someone else may read what this thread waits for: look again this often.
 constexpr std::chrono::milliseconds kLookAgain{20};
 
-template <std::size_t size>
-void Copy(char (&to)[size], const std::string& from) {
-  std::memcpy(to, from.data(), std::min(from.size(), size - 1));
-}
-
-template <std::size_t size>
-std::string Text(const char (&from)[size]) {
-  return std::string(from, strnlen(from, size));
-}
-
 // Whether it becomes readable by the deadline.
 bool Readable(int fd, Deadline deadline) {
   for (;;) {
@@ -73,7 +63,7 @@ Result<handle::Welcome> ReadWelcome(int socket, Deadline deadline) {
   } else if (kind == handle::Kind::kRefused) {
     if (auto refused = handle::Parse<handle::Refused>(bytes)) {
       return MakeError(static_cast<Code>(refused->code), static_cast<Reason>(refused->reason),
-                       "the daemon refuses the session: " + Text(refused->message));
+                       "the daemon refuses the session: " + TextOf(refused->message));
     }
   }
   handle::Header header{.kind = handle::Kind::kWelcome};
@@ -90,8 +80,8 @@ Result<std::shared_ptr<HandleSocket>> HandleSocket::Connect(const Options& optio
   if (!socket.ok()) return std::move(socket).error();
   handle::Hello hello;
   hello.resume_session_id = options.resume_session_id;
-  Copy(hello.client_version, kVersion);
-  Copy(hello.program, options.program);
+  CopyText(hello.client_version, kVersion);
+  CopyText(hello.program, options.program);
   // With our pidfd, unless the kernel is new enough to tell the daemon of it (SO_PEERPIDFD).
   int rights = 0;
   socklen_t length = sizeof rights;

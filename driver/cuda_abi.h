@@ -81,6 +81,10 @@ struct CUipcMemHandle {
   char reserved[64];
 };
 
+struct CUipcEventHandle {
+  char reserved[64];
+};
+
 enum CUdevice_attribute : unsigned int {
   CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10,
   CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
@@ -165,5 +169,6 @@ inline constexpr unsigned int kStreamNonBlocking = 1;
 inline constexpr unsigned int kEventDefault = 0;
 inline constexpr unsigned int kEventBlockingSync = 1;
 inline constexpr unsigned int kEventDisableTiming = 2;
+inline constexpr unsigned int kEventInterprocess = 4;
 
 }  // namespace gpulease::cuda

@@ -1,27 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contexts, and the streams and events in them. All work is done when it is asked for, so that
-// there is nothing to wait for; kernels cannot run.
+// Contexts, and the streams in them. All work is done when it is asked for, so that there is
+// nothing to wait for; kernels cannot run.
 #include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 
 #include "driver/simulated/exports.h"
 #include "driver/simulated/process_state.h"
-
-namespace gpulease::cuda {
-
-struct CUstream_st {
-  int gpu;
-};
-
-struct CUevent_st {
-  std::atomic<std::int64_t> recorded{-1};  // ns; -1: never
-};
-
-}  // namespace gpulease::cuda
 
 namespace gpulease {
 
@@ -191,41 +178,12 @@ cuda::CUresult cuStreamSynchronize(cuda::CUstream stream) {
   return gpu < 0 ? cuda::CUDA_ERROR_INVALID_CONTEXT : cuda::CUDA_SUCCESS;
 }
 
-cuda::CUresult cuEventCreate(cuda::CUevent* event, unsigned int) {
-  const int gpu = CurrentGpu();
-  GPULEASE_ENTER(cuEventCreate, gpu);
+cuda::CUresult cuStreamGetCtx(cuda::CUstream stream, cuda::CUcontext* context) {
+  const int gpu = stream != nullptr ? stream->gpu : CurrentGpu();
+  GPULEASE_ENTER(cuStreamGetCtx, gpu);
+  if (context == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   if (gpu < 0) return cuda::CUDA_ERROR_INVALID_CONTEXT;
-  if (event == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
-  *event = new cuda::CUevent_st;
-  return cuda::CUDA_SUCCESS;
-}
-
-cuda::CUresult cuEventDestroy(cuda::CUevent event) {
-  GPULEASE_ENTER(cuEventDestroy, -1);
-  if (event == nullptr) return cuda::CUDA_ERROR_INVALID_HANDLE;
-  delete event;
-  return cuda::CUDA_SUCCESS;
-}
-
-cuda::CUresult cuEventRecord(cuda::CUevent event, cuda::CUstream stream) {
-  GPULEASE_ENTER(cuEventRecord, stream != nullptr ? stream->gpu : CurrentGpu());
-  if (event == nullptr) return cuda::CUDA_ERROR_INVALID_HANDLE;
-  event->recorded = std::chrono::steady_clock::now().time_since_epoch().count();
-  return cuda::CUDA_SUCCESS;
-}
-
-cuda::CUresult cuEventSynchronize(cuda::CUevent event) {
-  GPULEASE_ENTER(cuEventSynchronize, CurrentGpu());
-  return event == nullptr ? cuda::CUDA_ERROR_INVALID_HANDLE : cuda::CUDA_SUCCESS;
-}
-
-cuda::CUresult cuEventElapsedTime(float* milliseconds, cuda::CUevent start, cuda::CUevent end) {
-  GPULEASE_ENTER(cuEventElapsedTime, -1);
-  if (start == nullptr || end == nullptr || start->recorded < 0 || end->recorded < 0) {
-    return cuda::CUDA_ERROR_INVALID_HANDLE;
-  }
-  if (milliseconds == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
-  *milliseconds = static_cast<float>(end->recorded - start->recorded) / 1e6f;
+  *context = &State().contexts[static_cast<std::size_t>(gpu)];
   return cuda::CUDA_SUCCESS;
 }
 

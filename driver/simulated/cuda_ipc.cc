@@ -33,26 +33,28 @@ struct IpcHandle {
 };
 static_assert(sizeof(IpcHandle) == sizeof(cuda::CUipcMemHandle));
 
+}  // namespace
+
+namespace simulated {
+
 std::uint64_t InodeOf(int descriptor) {
   struct stat status;
   return fstat(descriptor, &status) == 0 ? status.st_ino : 0;
 }
 
-// The maker's own descriptor, with its accounting record; where the kernel's rules on tracing do
-// not let one process take another's, the memory opened anew.
-UniqueFd TakeDescriptor(const IpcHandle& handle) {
-  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, handle.pid, 0)));
+UniqueFd TakeDescriptor(int pid, int descriptor) {
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process) return UniqueFd();
-  UniqueFd taken(static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), handle.descriptor, 0)));
+  UniqueFd taken(static_cast<int>(syscall(SYS_pidfd_getfd, process.get(), descriptor, 0)));
   if (!taken) {
     char path[64];
-    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.descriptor);
+    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, descriptor);
     taken.Reset(open(path, O_RDWR | O_CLOEXEC));
   }
   return taken;
 }
 
-}  // namespace
+}  // namespace simulated
 
 cuda::CUresult cuIpcGetMemHandle(cuda::CUipcMemHandle* handle, cuda::CUdeviceptr address) {
   const int current = CurrentGpu();
@@ -98,7 +100,7 @@ cuda::CUresult cuIpcOpenMemHandle(cuda::CUdeviceptr* address, cuda::CUipcMemHand
       return cuda::CUDA_SUCCESS;
     }
   }
-  const UniqueFd chunk = TakeDescriptor(from);
+  const UniqueFd chunk = TakeDescriptor(from.pid, from.descriptor);
   if (!chunk) return cuda::CUDA_ERROR_INVALID_VALUE;
   const std::optional<ChunkIdentity> identity = IdentifyChunk(chunk.get());
   if (!identity.has_value() || InodeOf(chunk.get()) != from.inode || identity->gpu != from.gpu ||

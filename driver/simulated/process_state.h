@@ -26,6 +26,10 @@ struct CUctx_st {
   std::atomic<int> retained{0};
 };
 
+struct CUstream_st {
+  int gpu;
+};
+
 }  // namespace gpulease::cuda
 
 namespace gpulease::simulated {
@@ -108,6 +112,11 @@ inline cuda::CUresult Enter(std::uint64_t function, int gpu,
 
 // The GPU of the thread's current context; -1 when it has none, or a released one.
 int CurrentGpu();
+// The inode of what a descriptor stands for; 0: of nothing.
+std::uint64_t InodeOf(int descriptor);
+// A duplicate of another process's descriptor, with what the kernel knows of it; where its rules on
+// tracing do not let one process take another's, the file opened anew.
+UniqueFd TakeDescriptor(int pid, int descriptor);
 // Gives the memory back that a context's end frees. With the lock held.
 void FreeMemoryOf(ProcessState& state, int gpu);
 

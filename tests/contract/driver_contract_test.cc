@@ -462,6 +462,55 @@ TEST(DriverContract, MeasuresTimeBetweenEvents) {
   EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamDestroy(stream));
 }
 
+TEST(DriverContract, SharesEventsByIpcHandleWithOtherProcesses) {
+  const ScopedContext context;
+  cuda::CUstream stream = nullptr;
+  cuda::CUevent event = nullptr;
+  ASSERT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamCreate(&stream, cuda::kStreamNonBlocking));
+  ASSERT_CUDA(CUDA_SUCCESS,
+              Cuda()->cuEventCreate(&event, cuda::kEventInterprocess | cuda::kEventDisableTiming));
+  cuda::CUipcEventHandle handle;
+  ASSERT_CUDA(CUDA_SUCCESS, Cuda()->cuIpcGetEventHandle(&handle, event));
+  std::string text;
+  for (const char byte : handle.reserved) {
+    char digits[4];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(byte));
+    text += digits;
+  }
+  DriverPeer peer;
+  EXPECT_EQ(peer.Ask("follow " + text), "CUDA_SUCCESS") << "one that was never recorded";
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuEventRecord(event, stream));
+  EXPECT_EQ(peer.Ask("follow " + text), "CUDA_SUCCESS");
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamWaitEvent(stream, event, 0));
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamSynchronize(stream));
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuEventQuery(event));
+  cuda::CUevent again = nullptr;
+  EXPECT_CUDA(CUDA_ERROR_INVALID_CONTEXT, Cuda()->cuIpcOpenEventHandle(&again, handle))
+      << "in the process that made it";
+  EXPECT_EQ(peer.Ask("follow " + std::string(128, '0')), "CUDA_ERROR_MAP_FAILED");
+  EXPECT_CUDA(CUDA_ERROR_INVALID_VALUE, Cuda()->cuEventCreate(&again, cuda::kEventInterprocess));
+  cuda::CUevent own = nullptr;
+  ASSERT_CUDA(CUDA_SUCCESS, Cuda()->cuEventCreate(&own, cuda::kEventDisableTiming));
+  EXPECT_CUDA(CUDA_ERROR_INVALID_HANDLE, Cuda()->cuIpcGetEventHandle(&handle, own));
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuEventDestroy(own));
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuEventDestroy(event));
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamDestroy(stream));
+}
+
+TEST(DriverContract, TellsTheContextOfAStream) {
+  const ScopedContext context;
+  cuda::CUstream stream = nullptr;
+  ASSERT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamCreate(&stream, cuda::kStreamNonBlocking));
+  cuda::CUcontext current = nullptr;
+  ASSERT_CUDA(CUDA_SUCCESS, Cuda()->cuCtxGetCurrent(&current));
+  for (cuda::CUstream one : {stream, cuda::CUstream(nullptr)}) {
+    cuda::CUcontext of = nullptr;
+    EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamGetCtx(one, &of));
+    EXPECT_EQ(of, current);
+  }
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuStreamDestroy(stream));
+}
+
 TEST(DriverContract, ListsProcessesThatHaveAContext) {
   const ScopedContext context;
   const Result<std::vector<driver::GpuProcess>> processes = Nvml()->Processes(Gpus()[0].uuid);

@@ -102,6 +102,7 @@ class Performer {
     }
     if (verb == "handle") return Handle();
     if (verb == "open") return Open(words);
+    if (verb == "follow") return Follow(words);
     if (verb == "close") return Name(cuda_.cuIpcCloseMemHandle(address_));
     if (verb == "context") {
       cuda::CUcontext context = nullptr;
@@ -178,15 +179,38 @@ class Performer {
     return text;
   }
 
-  std::string Open(std::istringstream& words) {
-    WithContext();
-    std::string text;
-    words >> text >> size_;
-    cuda::CUipcMemHandle handle = {};
+  template <typename IpcHandle>
+  static IpcHandle Parse(const std::string& text) {
+    IpcHandle handle = {};
     for (std::size_t i = 0; i < sizeof handle.reserved && 2 * i + 1 < text.size(); ++i) {
       handle.reserved[i] =
           static_cast<char>(std::strtoul(text.substr(2 * i, 2).c_str(), nullptr, 16));
     }
+    return handle;
+  }
+
+  std::string Follow(std::istringstream& words) {
+    WithContext();
+    std::string text;
+    words >> text;
+    cuda::CUevent event = nullptr;
+    cuda::CUresult result = cuda_.cuIpcOpenEventHandle(&event, Parse<cuda::CUipcEventHandle>(text));
+    if (result != cuda::CUDA_SUCCESS) return Name(result);
+    cuda::CUstream stream = nullptr;
+    result = cuda_.cuStreamCreate(&stream, cuda::kStreamNonBlocking);
+    if (result == cuda::CUDA_SUCCESS) result = cuda_.cuStreamWaitEvent(stream, event, 0);
+    if (result == cuda::CUDA_SUCCESS) result = cuda_.cuStreamSynchronize(stream);
+    if (result == cuda::CUDA_SUCCESS) result = cuda_.cuEventQuery(event);
+    if (result == cuda::CUDA_SUCCESS) result = cuda_.cuEventDestroy(event);
+    if (result == cuda::CUDA_SUCCESS) result = cuda_.cuStreamDestroy(stream);
+    return Name(result);
+  }
+
+  std::string Open(std::istringstream& words) {
+    WithContext();
+    std::string text;
+    words >> text >> size_;
+    const auto handle = Parse<cuda::CUipcMemHandle>(text);
     return Name(cuda_.cuIpcOpenMemHandle(&address_, handle, cuda::kIpcMemLazyEnablePeerAccess));
   }
 

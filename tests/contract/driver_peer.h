@@ -40,6 +40,7 @@ class DriverPeer {
   //   fill HEX             the whole mapping            read      -> "aa bb": first and last byte
   //   alloc BYTES          cuMemAlloc                   handle    -> 64-byte CUDA IPC handle in hex
   //   open HEX             cuIpcOpenMemHandle           close
+  //   follow HEX           opens an event by its handle, and a stream waits for it
   //   context              -> "none" or "some"
   //   fork                 a forked child that lives until the peer's end of the socket is closed
   std::string Ask(std::string_view command, int descriptor = -1, UniqueFd* received = nullptr);

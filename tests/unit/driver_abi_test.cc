@@ -124,6 +124,7 @@ static_assert(cuda::kStreamNonBlocking == CU_STREAM_NON_BLOCKING);
 static_assert(cuda::kEventDefault == CU_EVENT_DEFAULT);
 static_assert(cuda::kEventBlockingSync == CU_EVENT_BLOCKING_SYNC);
 static_assert(cuda::kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
+static_assert(cuda::kEventInterprocess == CU_EVENT_INTERPROCESS);
 
 #define SAME_STRUCT(type)                                                                       \
   static_assert(sizeof(cuda::type) == sizeof(::type) && alignof(cuda::type) == alignof(::type), \
@@ -135,6 +136,7 @@ static_assert(cuda::kEventDisableTiming == CU_EVENT_DISABLE_TIMING);
                 #type "." #field)
 SAME_STRUCT(CUuuid);
 SAME_STRUCT(CUipcMemHandle);
+SAME_STRUCT(CUipcEventHandle);
 SAME_STRUCT(CUmemLocation);
 SAME_FIELD(CUmemLocation, type);
 SAME_FIELD(CUmemLocation, id);

@@ -198,6 +198,9 @@ LeaseBuilder LeaseColumns(bool record) {
            [](const Row& row) { return Number(row.generation()); })
       .Add({"labels", "labels", Unit::kNone, record ? Show::kUnlessEmpty : Show::kJsonOnly},
            [](const Row& row) { return Labels(row); })
+      .Add({"death_notice", "death notice", Unit::kNone,
+            record ? Show::kUnlessEmpty : Show::kJsonOnly},
+           [](const Row& row) { return Flag(row.death_notice()); })
       .Add({"chunks", "chunks", Unit::kNone, Show::kJsonOnly},
            [](const Row& row) { return Rows(ChunkTable(row)); });
   if (record)

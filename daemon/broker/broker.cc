@@ -101,6 +101,10 @@ bool Broker::StopLanes(Duration bound) {
 // effects
 
 void Broker::Carry(Effects effects, GroupId inline_group) {
+  // Before the keeper forgets who held it: a death is told twice rather than never.
+  for (const Effect& effect : effects) {
+    if (effect.kind == Effect::Kind::kDeathNotice) NoticeDeath(effect.lease);
+  }
   // Before anybody is told: what he is told of outlives the daemon.
   Keep(effects);
   for (Effect& effect : effects) {
@@ -137,10 +141,19 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
         events_.Publish(std::move(event), effect.sessions);
         break;
       }
+      case Effect::Kind::kDeathNotice:
+        break;  // told above
     }
   }
   if (any_draining_) CheckDrained();
   TellDeadline();
+}
+
+void Broker::NoticeDeath(LeaseId lease) {
+  const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(lease);
+  if (!memory || memory->host.empty()) return;
+  if (const Status told = memory->host.front().NoticeDeath(); !told.ok())
+    options_.report("lease " + std::to_string(lease.value) + ": " + told.error().message);
 }
 
 void Broker::TellDeadline() {

@@ -190,6 +190,7 @@ class Broker : public peers::Registrar {
   // Carries out what a command decided. `inline_group` is left to the caller.
   void Carry(ledger::Effects effects, ledger::GroupId inline_group = {}) GPULEASE_EXCLUDES(mutex_);
   void TellDeadline() GPULEASE_EXCLUDES(mutex_);
+  void NoticeDeath(ledger::LeaseId lease);
   std::optional<Waiter> TakeWaiter(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
   Result<Grant> HandOver(ledger::SessionId session, std::uint64_t push_tag, ledger::GroupId group)
       GPULEASE_EXCLUDES(mutex_);

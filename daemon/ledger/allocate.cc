@@ -56,6 +56,9 @@ Result<Ledger::Impl::Request> Ledger::Impl::CheckFields(const AllocateCommand& c
       return BadField("mode: only read and write bits have a meaning");
     if (!user.administrator && !IsMember(user, spec.gid))
       return BadField("gid: the caller is not in group " + std::to_string(spec.gid));
+    if (spec.death_notice && (spec.kind != PoolKind::kHost || spec.page_size == PageSize::kHuge)) {
+      return BadField("death_notice: is for host memory in small pages");
+    }
     if (!spec.name.empty() && !names.insert(spec.name).second)
       return BadField("name: " + spec.name + " stands twice in the request");
     Result<PoolSet> candidates = Candidates(spec, pools);
@@ -170,6 +173,9 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
     lease.tenant = session.tenant->spec.name;
     lease.name = spec.name;
     lease.labels = spec.labels;
+    lease.death_notice = spec.death_notice;
+    // The daemon writes to it: a huge page that a holder gave back may not be had again.
+    if (lease.death_notice) lease.page_size = PageSize::kSmall;
     lease.created = now;
     lease.changed = now;
     Bytes rounded = ~Bytes{0};

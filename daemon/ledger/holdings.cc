@@ -43,6 +43,12 @@ bool Ledger::Impl::RemoveHolding(LeaseRecord& record, SessionId id) {
   return true;
 }
 
+void Ledger::Impl::NoticeDeath(const LeaseRecord& record, Effects& effects) const {
+  if (!record.lease.death_notice) return;
+  Effect& notice = effects.emplace_back(Effect{.kind = Effect::Kind::kDeathNotice});
+  notice.lease = record.lease.id;
+}
+
 std::vector<SessionId> Ledger::Impl::HolderSessions(const LeaseRecord& record) const {
   std::vector<SessionId> all;
   all.reserve(record.lease.holders.size());

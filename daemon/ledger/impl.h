@@ -109,6 +109,8 @@ struct Ledger::Impl {
   void AddHolding(LeaseRecord& record, SessionRecord& session, Access access);
   // False when there was none.
   bool RemoveHolding(LeaseRecord& record, SessionId session);
+  // A holder's rights ended without his doing.
+  void NoticeDeath(const LeaseRecord& record, Effects& effects) const;
   std::vector<SessionId> HolderSessions(const LeaseRecord& record) const;
   // `asked` is how the caller called it: what it may not see must not show its id.
   Result<Opened> OpenRecord(SessionRecord& session, LeaseRecord& record, const std::string& asked,

@@ -178,6 +178,7 @@ struct AllocationSpec {
   std::uint32_t mode = 0600;
   std::uint32_t gid = 0;
   std::map<std::string, std::string> labels;
+  bool death_notice = false;  // host memory only: see Effect::Kind::kDeathNotice
 };
 
 struct AllocateCommand {
@@ -233,6 +234,7 @@ struct Lease {
   std::map<std::string, std::string> labels;
   std::vector<Holding> holders;  // the owner too, while it has it open
   bool quarantined = false;
+  bool death_notice = false;
   Time created{};
   Time changed{};  // of the last change of state
 };
@@ -321,7 +323,10 @@ struct Effect {
     kObserve,  // the driver's view of `pool` matters soon: something is releasing, or the driver
                // was short of memory
     kForget,   // `session` is over: close its connection
-    kEvent     // tell `sessions` (and administrators who watch) `event`
+    kEvent,    // tell `sessions` (and administrators who watch) `event`
+    // A session ended that held `lease`, which was made with death_notice: tell those who watch the
+    // memory. It may come twice for one session, in two lives of the daemon.
+    kDeathNotice
   };
   Kind kind;
   GroupId group;
@@ -375,7 +380,8 @@ class Ledger {
   //   kInvalidArgument/kBadField
   //       specs 1 to 64, size 0, alignment, mode, a wait longer than `longest_wait`, a pool that
   //       does not exist or is of another kind, a name twice in the request, gid none of the user's
-  //       (administrators: any): mend the request.
+  //       (administrators: any), a death notice of device memory or of huge pages: mend the
+  //       request.
   //   kInvalidArgument/kTooLarge
   //       more than the pools (total less headroom), the tenant's limit or the descriptors could
   //       ever give: no retry helps.

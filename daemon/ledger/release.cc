@@ -72,6 +72,7 @@ void Ledger::Impl::Revoke(LeaseRecord& record, bool force, Time now, Effects& ef
     for (const SessionId holder : HolderSessions(record)) {
       RemoveHolding(record, holder);
       record.exposed = true;
+      NoticeDeath(record, effects);
     }
   }
   // An owner that has it open keeps its right until it lets go.

@@ -143,6 +143,7 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   lease.owner = {};
   if (closed) {
     record.charge.CloseChunks();
+    if (!holders.empty()) NoticeDeath(record, effects);
     AwaitBytes(record, now, effects);
     return {};
   }
@@ -157,7 +158,10 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   }
   for (const Holding& holding : holders) {
     SessionRecord* holder = FindSession(holding.session);
-    if (holder == nullptr) continue;
+    if (holder == nullptr) {
+      NoticeDeath(record, effects);
+      continue;
+    }
     AddHolding(record, *holder, holding.access);
     lease.holders.back().taken = holding.taken;
   }

@@ -86,7 +86,10 @@ void Ledger::Impl::EndSession(SessionId id, bool process_lives, Time now, Effect
         CancelMaking(*mine->group, SessionEnded(id), effects);
         break;
       default:
-        if (RemoveHolding(*mine, id) && process_lives) mine->exposed = true;
+        if (RemoveHolding(*mine, id)) {
+          if (process_lives) mine->exposed = true;
+          NoticeDeath(*mine, effects);
+        }
         LetGo(*mine, EventType::kOwnerGone, now, effects);
     }
   }
@@ -95,6 +98,7 @@ void Ledger::Impl::EndSession(SessionId id, bool process_lives, Time now, Effect
     LeaseRecord& other = *FindLease(lease);
     RemoveHolding(other, id);
     if (process_lives) other.exposed = true;
+    NoticeDeath(other, effects);
     Settle(other, now, effects);
   }
   if (!record->session.connected) graces.erase({record->session.grace_ends, id});

@@ -2,6 +2,7 @@
 #include "daemon/memory/host_memory.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -132,6 +134,18 @@ bool HostChunk::InUse() const {
   if (fcntl(fd_.get(), F_SETLEASE, F_WRLCK) != 0) return true;
   fcntl(fd_.get(), F_SETLEASE, F_UNLCK);
   return false;
+}
+
+Status HostChunk::NoticeDeath() const {
+  std::byte* const page = static_cast<std::byte*>(address_);
+  // A hole that a holder punched is filled here, where running out of memory is an error and no
+  // SIGBUS.
+  if (madvise(page, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)), MADV_POPULATE_WRITE) != 0)
+    return ErrnoError("MADV_POPULATE_WRITE for a death notice", errno);
+  auto* const word = reinterpret_cast<std::uint32_t*>(page + kNoticeOffset);
+  std::atomic_ref<std::uint32_t>(*word).fetch_add(1);
+  syscall(SYS_futex, word, FUTEX_WAKE, std::numeric_limits<int>::max(), nullptr, nullptr, 0);
+  return {};
 }
 
 ledger::PageSize ChoosePageSize(ledger::PageSize asked, Bytes size, std::int32_t node) {

@@ -21,6 +21,9 @@
 
 namespace gpulease::memory {
 
+// Where the word of AllocationSpec.death_notice lies in a lease.
+inline constexpr Bytes kNoticeOffset = 4092;
+
 // One chunk and the mapping by which the daemon keeps it locked.
 class HostChunk {
  public:
@@ -46,6 +49,11 @@ class HostChunk {
   Result<UniqueFd> OpenFor(ledger::Access access) const;
   // Whether anybody but the daemon has it open or mapped.
   bool InUse() const;
+  // Tells who waits on the chunk's memory that somebody who held it is gone: adds 1 to the 32-bit
+  // word at kNoticeOffset and wakes who waits on it. For small pages. What the memory holds is the
+  // holders' and means nothing here.
+  // Errors: ErrnoError when the page, which a holder gave back to the kernel, cannot be had again.
+  Status NoticeDeath() const;
 
  private:
   UniqueFd fd_;

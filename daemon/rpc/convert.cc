@@ -159,6 +159,7 @@ Result<ledger::AllocationSpec> ToSpec(const v1::AllocationSpec& in, const std::s
     }
     out.labels[key] = value;
   }
+  out.death_notice = in.death_notice();
   return out;
 }
 
@@ -352,6 +353,7 @@ void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out) {
   out->set_mode(lease.mode);
   out->set_tenant(lease.tenant);
   for (const auto& [key, value] : lease.labels) (*out->mutable_labels())[key] = value;
+  out->set_death_notice(lease.death_notice);
   for (const Bytes bytes : lease.chunks) out->add_chunks()->set_size_bytes(bytes);
   for (const broker::HolderView& holder : view.holders) {
     v1::Holder* const to = out->add_holders();

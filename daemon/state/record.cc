@@ -115,6 +115,7 @@ Result<Record> ReadLease(std::string_view body) {
          holding.taken()});
   }
   lease.quarantined = message->quarantined();
+  lease.death_notice = message->death_notice();
   lease.created = FromNanoseconds(message->created());
   lease.changed = FromNanoseconds(message->changed());
   return Record(std::move(kept));
@@ -160,6 +161,7 @@ std::string Encode(const KeptLease& kept) {
     one.set_taken(holding.taken);
   }
   message.set_quarantined(lease.quarantined);
+  message.set_death_notice(lease.death_notice);
   message.set_exposed(kept.lease.exposed);
   message.set_request_id(kept.lease.request_id);
   message.set_created(Nanoseconds(lease.created));

@@ -319,6 +319,7 @@ class Replay {
         case Effect::Kind::kReady:
         case Effect::Kind::kObserve:
         case Effect::Kind::kEvent:
+        case Effect::Kind::kDeathNotice:
           break;
       }
     }

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "daemon/memory/host_memory.h"
 #include "daemon/memory/numa.h"
@@ -64,6 +68,28 @@ TEST(HostMemoryTest, ItIsInUseWhileAnybodyElseHasItOpenOrMapped) {
     munmap(address, 8192);
     EXPECT_FALSE(chunk->InUse());
   }
+}
+
+TEST(HostMemoryTest, ADeathNoticeCountsAndWakesWhateverAHolderDidToThePage) {
+  const Result<HostChunk> chunk = CreateHostChunk(RequestOf(4096));
+  ASSERT_TRUE(chunk.ok()) << chunk.error().message;
+  const Result<UniqueFd> fd = chunk->OpenFor(ledger::Access::kReadWrite);
+  ASSERT_TRUE(fd.ok());
+  void* const address = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd->get(), 0);
+  ASSERT_NE(address, MAP_FAILED);
+  auto* const word = reinterpret_cast<std::atomic<std::uint32_t>*>(
+      static_cast<std::byte*>(address) + kNoticeOffset);
+  std::thread waiter([&] {
+    while (word->load() == 0) syscall(SYS_futex, word, FUTEX_WAIT, 0, nullptr, nullptr, 0);
+  });
+  ASSERT_TRUE(chunk->NoticeDeath().ok());
+  waiter.join();
+  EXPECT_EQ(word->load(), 1u);
+  // The page is given back to the kernel: the word begins anew.
+  ASSERT_EQ(fallocate(fd->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  ASSERT_TRUE(chunk->NoticeDeath().ok());
+  EXPECT_EQ(word->load(), 1u);
+  munmap(address, 4096);
 }
 
 TEST(HostMemoryTest, MoreThanThereIsIsRefusedWithTheNumbers) {

@@ -66,7 +66,8 @@ enum class Reason : int {
   kHostMemoryShort =
       17,  // the machine has not enough memory, huge pages or locked-memory limit for it
   kDriverMemoryShort =
-      18,  // the ledger had room, the driver had none: somebody took memory past the broker
+      18,          // the ledger had room, the driver had none: somebody took memory past the broker
+  kPeerGone = 40,  // a process that was waited for has died, has left or gave up
 };
 
 // A lease that stands in the way.

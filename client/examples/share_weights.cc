@@ -25,9 +25,13 @@ int main(int argc, char** argv) try {
     gpulease::Lease vocabulary = client.Allocate({.size_bytes = 1 << 20,
                                                   .kind = gpulease::MemoryKind::kHost,
                                                   .name = "vocabulary",
-                                                  .mode = 0640});
+                                                  .mode = 0640,
+                                                  .ordered = true});
     gpulease::Mapping on_host = vocabulary.Map();
     std::strcpy(static_cast<char*>(on_host.host_pointer()), "the quick brown fox");
+    // Mapping orders nothing: who waits for this sees what was written before it. Work on a stream
+    // is published by Publish(stream).
+    vocabulary.Publish();
     std::cout << "weights: cuMemcpyHtoD may write to 0x" << std::hex << on_gpu.device_pointer()
               << std::endl;
     std::cin.get();
@@ -37,6 +41,7 @@ int main(int argc, char** argv) try {
     gpulease::Mapping on_gpu = weights.Map();
     gpulease::Lease vocabulary = client.Open(owner + "vocabulary", gpulease::Access::kReadOnly);
     gpulease::Mapping on_host = vocabulary.Map();
+    vocabulary.WaitPublished(1, std::chrono::seconds(60));
     std::cout << "weights: " << weights.size_bytes() << " bytes at 0x" << std::hex
               << on_gpu.device_pointer()
               << "\nvocabulary: " << static_cast<const char*>(on_host.host_pointer()) << std::endl;

@@ -54,6 +54,28 @@ TEST_F(GpuBrokerTest, TwoProcessesReadWhatAThirdWrote) {
       << "the check finds nothing wrong";
 }
 
+TEST_F(GpuBrokerTest, WhatIsPublishedBeforeItsKernelsHaveRunIsThereForWhoWaits) {
+  for (const std::string how : {"", "stream"}) {
+    Worker writer(daemon_->runtime_dir(),
+                  {"publish", "frames", std::to_string(64 * kMiB), "7", "3"});
+    ASSERT_EQ(writer.Line(), "published");
+    Worker reader(daemon_->runtime_dir(), {"await", "frames", "7", how});
+    ASSERT_EQ(reader.Line(), "waits");
+    EXPECT_EQ(reader.Line(), "wrong 0") << how;
+  }
+}
+
+// The driver never completes the event of a process that was killed.
+TEST_F(GpuBrokerTest, APublisherThatIsKilledInTheMiddleOfItsKernelsEndsTheWait) {
+  Worker writer(daemon_->runtime_dir(),
+                {"publish", "frames", std::to_string(64 * kMiB), "7", "60"});
+  ASSERT_EQ(writer.Line(), "published");
+  Worker reader(daemon_->runtime_dir(), {"await", "frames", "7"});
+  ASSERT_EQ(reader.Line(), "waits");
+  writer.Kill();
+  EXPECT_THAT(reader.Line(), testing::HasSubstr("has died"));
+}
+
 TEST_F(GpuBrokerTest, AReadOnlyOpenersStoreFailsInItAlone) {
   Worker writer(daemon_->runtime_dir(), {"fill", "weights", std::to_string(64 * kMiB), "7"});
   ASSERT_EQ(writer.Line(), "filled");

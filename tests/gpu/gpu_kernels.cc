@@ -45,9 +45,13 @@ cuda::CUresult GpuKernels::Launch(const char* kernel, void** parameters) {
                                nullptr);
 }
 
-void GpuKernels::Fill(std::uint64_t words, std::uint64_t count, std::uint32_t seed) {
+void GpuKernels::FillLater(std::uint64_t words, std::uint64_t count, std::uint32_t seed) {
   void* parameters[] = {&words, &count, &seed};
   Check("Fill", Launch("Fill", parameters));
+}
+
+void GpuKernels::Fill(std::uint64_t words, std::uint64_t count, std::uint32_t seed) {
+  FillLater(words, count, seed);
   Check("Fill", cuda_->cuCtxSynchronize());
 }
 

@@ -18,6 +18,8 @@ class GpuKernels {
   ~GpuKernels();
 
   void Fill(std::uint64_t words, std::uint64_t count, std::uint32_t seed);
+  // Fills once what was launched before is done, and returns at once.
+  void FillLater(std::uint64_t words, std::uint64_t count, std::uint32_t seed);
   // Words that are not the pattern's; without `seed`, that are not zero.
   std::uint64_t Wrong(std::uint64_t words, std::uint64_t count, std::uint32_t seed);
   std::uint64_t NotZero(std::uint64_t words, std::uint64_t count);

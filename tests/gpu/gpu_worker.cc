@@ -8,6 +8,10 @@
 //   SEED + 1 check-many NAME COUNT SEED       opens them read-only, "wrong N" over all of them
 //   check NAME SEED                opens read-only, "wrong N" by a kernel
 //   check-zero BYTES               leases with patience, "nonzero N"
+//   publish NAME BYTES SEED SECONDS  leases, starts kernels that write for so long and one that
+//   fills,
+//                                  publishes, "published", stays
+//   await NAME SEED [stream]       opens read-only, "waits", waits for what is published, "wrong N"
 //   store NAME                     opens read-only and stores by a kernel: the driver's name for it
 //   scribble NAME BYTES SECONDS    leases, starts kernels that write for so long, "started", stays
 //   open NAME UID                  as that user: "opened" or the error's number
@@ -107,6 +111,35 @@ int Main(int argc, char** argv) {
     for (int i = 0; i < 5; ++i)
       wrong += kernels.NotZero(mapping.device_pointer(), mapping.size_bytes() / 4);
     Say("nonzero " + std::to_string(wrong));
+  } else if (verb == "publish") {
+    Lease lease = client.Allocate({.size_bytes = std::stoull(argument(3)),
+                                   .name = argument(2),
+                                   .mode = 0644,
+                                   .ordered = true});
+    Mapping mapping = lease.Map();
+    GpuKernels kernels(mapping.device_ordinal());
+    const std::uint64_t words = mapping.size_bytes() / 4;
+    for (std::uint64_t i = 0; i < std::stoull(argument(5)); ++i) {
+      kernels.Scribble(mapping.device_pointer(), words, 0xdeadbeef, 1'000'000'000);
+    }
+    kernels.FillLater(mapping.device_pointer(), words,
+                      static_cast<std::uint32_t>(std::stoul(argument(4))));
+    lease.Publish(nullptr);
+    Say("published");
+    Stay();
+  } else if (verb == "await") {
+    Lease lease = client.Open(argument(2), Access::kReadOnly);
+    Mapping mapping = lease.Map();
+    GpuKernels kernels(mapping.device_ordinal());
+    Say("waits");
+    if (argument(4) == "stream") {
+      lease.WaitPublished(1, nullptr, std::chrono::seconds(60));
+    } else {
+      lease.WaitPublished(1, std::chrono::seconds(60));
+    }
+    Say("wrong " +
+        std::to_string(kernels.Wrong(mapping.device_pointer(), mapping.size_bytes() / 4,
+                                     static_cast<std::uint32_t>(std::stoul(argument(3))))));
   } else if (verb == "store") {
     Lease lease = client.Open(argument(2), Access::kReadOnly);
     Mapping mapping = lease.Map();

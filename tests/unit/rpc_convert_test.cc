@@ -55,6 +55,7 @@ TEST(ConvertTest, ReasonsHaveTheNumbersOfTheApi) {
       {Reason::kUnsupported, v1::REASON_UNSUPPORTED},
       {Reason::kHostMemoryShort, v1::REASON_HOST_MEMORY_SHORT},
       {Reason::kDriverMemoryShort, v1::REASON_DRIVER_MEMORY_SHORT},
+      {Reason::kPeerGone, v1::REASON_PEER_GONE},
   };
   for (const auto& [mine, theirs] : all) EXPECT_EQ(static_cast<int>(mine), theirs);
   EXPECT_EQ(std::size(all), static_cast<std::size_t>(v1::Reason_descriptor()->value_count()));

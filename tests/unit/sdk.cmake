@@ -15,6 +15,7 @@ gpulease_test(NAME sdk_client_test SRCS ${CMAKE_CURRENT_LIST_DIR}/sdk_client_tes
 gpulease_test(NAME sdk_device_test SRCS ${CMAKE_CURRENT_LIST_DIR}/sdk_device_test.cc
   DEPS gpulease_sdk gpulease_simulation gpulease_fake_daemon)
 add_dependencies(sdk_device_test gpulease_simulated)
+gpulease_test(NAME sdk_order_test SRCS ${CMAKE_CURRENT_LIST_DIR}/sdk_order_test.cc DEPS gpulease_sdk)
 
 # What the library shows and needs; a sanitizer's runtime adds its own.
 if(NOT GPULEASE_SANITIZE)

@@ -7,7 +7,7 @@ set -eu
 library=$1 nm=$2 readelf=$3
 failed=0
 
-classes='(Client|Lease|Mapping|PendingLease|Exception)'
+classes='(Barrier|Client|Lease|Mapping|PendingLease|Exception)'
 foreign=$("$nm" -DC --defined-only "$library" | cut -d' ' -f3- |
   grep -vE "^(typeinfo( name)? for |vtable for )?gpulease::abi_v1::$classes(::|\$)" || true)
 if [ -n "$foreign" ]; then

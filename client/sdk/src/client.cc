@@ -3,13 +3,11 @@
 
 #include "client/sdk/src/conversion.h"
 #include "client/sdk/src/exception.h"
+#include "client/sdk/src/leasing.h"
 #include "client/sdk/src/pending_record.h"
 
 namespace gpulease {
 namespace {
-
-// An Open that met the lease's closing in another thread begins anew; more often is no accident.
-constexpr int kMaxOpens = 100;
 
 const std::shared_ptr<Session>& Use(const std::shared_ptr<Session>& session) {
   if (!session) {
@@ -18,38 +16,6 @@ const std::shared_ptr<Session>& Use(const std::shared_ptr<Session>& session) {
   }
   OrThrow(session->ok());
   return session;
-}
-
-std::shared_ptr<LeaseRecord> OpenRecord(const std::shared_ptr<Session>& session,
-                                        const wire::OpenRequest& request, Access access) {
-  for (int attempt = 0; attempt < kMaxOpens; ++attempt) {
-    HandOver hand_over(session, false);
-    auto reply =
-        OrThrow(hand_over.Call<wire::OpenMethod>(request, {.deadline = session->CallDeadline()}));
-    if (!reply.lease) {
-      Throw(MakeError(Code::kInternal, Reason::kUnspecified, "the daemon opened no lease"));
-    }
-    std::vector<HandedLease> handed = OrThrow(hand_over.Collect({&*reply.lease, 1}));
-    auto record = LeaseRecord::Make(session, hand_over.epoch(), std::move(*reply.lease),
-                                    std::move(handed.front()), false, access);
-    if (record) return record;
-  }
-  Throw(MakeError(Code::kAborted, Reason::kUnspecified,
-                  "the lease is being closed by another thread again and again"));
-}
-
-// The pieces of one request, granted within its own `wait`.
-std::vector<std::shared_ptr<LeaseRecord>> AllocateRecords(const std::shared_ptr<Session>& session,
-                                                          std::span<const AllocateOptions> options,
-                                                          std::chrono::milliseconds wait) {
-  auto pending = OrThrow(PendingRecord::Request(session, options, wait));
-  // The daemon ends the wait; should it not, it is ended here.
-  auto records = OrThrow(pending->Wait(wait + session->options().call_timeout));
-  if (records.empty()) {
-    Throw(MakeError(Code::kDeadlineExceeded, Reason::kWaitOver,
-                    "the memory did not become free within the wait"));
-  }
-  return records;
 }
 
 }  // namespace
@@ -62,13 +28,13 @@ Client& Client::operator=(Client&&) noexcept = default;
 Client::~Client() = default;
 
 Lease Client::Allocate(const AllocateOptions& options) {
-  return Lease(AllocateRecords(Use(session_), {&options, 1}, options.wait).front());
+  return Lease(OrThrow(AllocateRecords(Use(session_), {&options, 1}, options.wait)).front());
 }
 
 std::vector<Lease> Client::AllocateMany(std::span<const AllocateOptions> options,
                                         std::chrono::milliseconds wait) {
   std::vector<Lease> leases;
-  for (auto& record : AllocateRecords(Use(session_), options, wait)) {
+  for (auto& record : OrThrow(AllocateRecords(Use(session_), options, wait))) {
     leases.push_back(Lease(std::move(record)));
   }
   return leases;
@@ -81,15 +47,13 @@ PendingLease Client::Request(const AllocateOptions& options) {
 Lease Client::Open(std::string_view name, Access access) {
   wire::OpenRequest request;
   request.name = std::string(name);
-  request.access = AccessOf(access);
-  return Lease(OpenRecord(Use(session_), request, access));
+  return Lease(OrThrow(OpenRecord(Use(session_), std::move(request), access)));
 }
 
 Lease Client::Open(std::uint64_t lease_id, Access access) {
   wire::OpenRequest request;
   request.lease_id = lease_id;
-  request.access = AccessOf(access);
-  return Lease(OpenRecord(Use(session_), request, access));
+  return Lease(OrThrow(OpenRecord(Use(session_), std::move(request), access)));
 }
 
 NodeStatus Client::Node() {

@@ -20,6 +20,7 @@ wire::AllocationSpec SpecOf(const AllocateOptions& options) {
   spec.mode = options.mode;
   spec.gid = options.gid;
   spec.labels = options.labels;
+  spec.death_notice = options.death_notice;
   return spec;
 }
 
@@ -54,6 +55,7 @@ LeaseStatus StatusOf(const wire::Lease& lease) {
   status.mode = lease.mode;
   status.tenant = lease.tenant;
   status.labels = lease.labels;
+  status.death_notice = lease.death_notice;
   status.holder_count = static_cast<std::uint32_t>(lease.holders.size());
   status.queue_position = lease.queue_position;
   for (const wire::Blocker& blocker : lease.blockers) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/sdk/src/exception.h"
+#include "client/sdk/src/order/publication.h"
 #include "client/sdk/src/pending_record.h"
 
 namespace gpulease {
@@ -16,6 +17,14 @@ Record& Use(const std::shared_ptr<Record>& record) {
                     "this object is empty: it was moved from, released, closed or never filled");
   }
   return *record;
+}
+
+Publication& Order(const std::shared_ptr<LeaseRecord>& record) {
+  OrThrow(Use(record).Usable());
+  if (Publication* const order = record->order()) return *order;
+  throw Exception(ErrorCode::kFailedPrecondition, ErrorReason::kUnsupported,
+                  "lease " + std::to_string(record->lease().lease_id) +
+                      " was allocated without AllocateOptions::ordered");
 }
 
 }  // namespace
@@ -91,6 +100,22 @@ Mapping Lease::Map(const MapOptions& options) const {
 }
 
 std::vector<int> Lease::DuplicateDescriptors() const { return OrThrow(Use(record_).Duplicate()); }
+
+std::uint64_t Lease::Publish() { return OrThrow(Order(record_).Publish()); }
+
+std::uint64_t Lease::Publish(void* stream) { return OrThrow(Order(record_).PublishAfter(stream)); }
+
+std::uint64_t Lease::WaitPublished(std::uint64_t sequence,
+                                   std::chrono::milliseconds timeout) const {
+  return OrThrow(Order(record_).Wait(sequence, timeout));
+}
+
+std::uint64_t Lease::WaitPublished(std::uint64_t sequence, void* stream,
+                                   std::chrono::milliseconds timeout) const {
+  return OrThrow(Order(record_).WaitOn(sequence, stream, timeout));
+}
+
+std::uint64_t Lease::published() const { return OrThrow(Order(record_).sequence()); }
 
 void Lease::Release() {
   OrThrow(Use(record_).Release());

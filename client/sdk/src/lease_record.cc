@@ -10,6 +10,8 @@
 #include <map>
 #include <utility>
 
+#include "client/sdk/src/order/publication.h"
+
 namespace gpulease {
 namespace {
 
@@ -90,6 +92,8 @@ std::shared_ptr<LeaseRecord> LeaseRecord::Make(std::shared_ptr<Session> session,
   return record;
 }
 
+void LeaseRecord::Attach(std::unique_ptr<Publication> order) { order_ = std::move(order); }
+
 LeaseRecord::~LeaseRecord() {
   if (!hold_ || session_->inherited()) {
     // The hold's mutex may be locked for ever in this process.
@@ -133,6 +137,16 @@ Status LeaseRecord::Usable() const {
 
 Result<std::shared_ptr<MappedRange>> LeaseRecord::Map(const std::shared_ptr<LeaseRecord>& self,
                                                       const MapOptions& options) {
+  return MapRange(self, options, false);
+}
+
+Result<std::shared_ptr<MappedRange>> LeaseRecord::MapPlain(
+    const std::shared_ptr<LeaseRecord>& self) {
+  return MapRange(self, {}, true);
+}
+
+Result<std::shared_ptr<MappedRange>> LeaseRecord::MapRange(const std::shared_ptr<LeaseRecord>& self,
+                                                           const MapOptions& options, bool plain) {
   GPULEASE_RETURN_IF_ERROR(Usable());
   const Access access = options.access.value_or(access_);
   if (access == Access::kReadWrite && access_ == Access::kReadOnly) {
@@ -148,8 +162,12 @@ Result<std::shared_ptr<MappedRange>> LeaseRecord::Map(const std::shared_ptr<Leas
   if (known && options.peer_gpu_uuids.empty() && !registers) return known;
   auto range = std::make_shared<MappedRange>();
   range->access = access;
-  GPULEASE_RETURN_IF_ERROR(lease_.kind == wire::MemoryKind::kHost ? MapHost(options, *range)
-                                                                  : MapDevice(options, *range));
+  if (lease_.kind == wire::MemoryKind::kHost) {
+    GPULEASE_RETURN_IF_ERROR(MapHost(*range));
+    if (!plain) GPULEASE_RETURN_IF_ERROR(RegisterHost(options, *range));
+  } else {
+    GPULEASE_RETURN_IF_ERROR(MapDevice(options, *range));
+  }
   range->record = self;
   ++hold_->ranges;
   slot = range;
@@ -187,7 +205,7 @@ Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
   return {};
 }
 
-Status LeaseRecord::MapHost(const MapOptions& options, MappedRange& range) {
+Status LeaseRecord::MapHost(MappedRange& range) {
   std::vector<HostChunk> chunks;
   for (std::size_t i = 0; i < lease_.chunks.size(); ++i) {
     chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
@@ -200,6 +218,10 @@ Status LeaseRecord::MapHost(const MapOptions& options, MappedRange& range) {
                                 .read_only = range.access == Access::kReadOnly});
   if (!mapped.ok()) return std::move(mapped).error();
   range.host.emplace(std::move(*mapped));
+  return {};
+}
+
+Status LeaseRecord::RegisterHost(const MapOptions& options, MappedRange& range) {
   const driver::DriverChoice choice = ChoiceOf(*session_);
   const bool wanted = options.register_with_cuda;
   if (!wanted && (!session_->options().use_cuda || !CudaProcess::ThreadHasContext(choice))) {
@@ -257,7 +279,14 @@ Status LeaseRecord::Release() {
     return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
                      Subject() + " is still mapped here: destroy its Mappings first");
   }
-  return End(true);
+  GPULEASE_RETURN_IF_ERROR(End(true));
+  order_.reset();
+  return {};
+}
+
+Status LeaseRecord::Disclaim() {
+  GPULEASE_RETURN_IF_ERROR(Usable());
+  return hold_->owned ? End(true) : Status();
 }
 
 Status LeaseRecord::Close() {
@@ -270,7 +299,9 @@ Status LeaseRecord::Close() {
     return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
                      Subject() + " is still mapped here: destroy its Mappings first");
   }
-  return End(false);
+  GPULEASE_RETURN_IF_ERROR(End(false));
+  if (order_) GPULEASE_RETURN_IF_ERROR(order_->Close());
+  return {};
 }
 
 }  // namespace abi_v1

@@ -25,6 +25,8 @@
 
 namespace gpulease {
 
+class Publication;
+
 inline namespace abi_v1 {
 
 // A mapped range. Unmaps when destroyed, except in a forked child.
@@ -70,9 +72,13 @@ class LeaseRecord {
   // Errors: those of Lease::Map.
   Result<std::shared_ptr<MappedRange>> Map(const std::shared_ptr<LeaseRecord>& self,
                                            const MapOptions& options);
+  // Host memory, as what only processors look at: CUDA is not told of it.
+  Result<std::shared_ptr<MappedRange>> MapPlain(const std::shared_ptr<LeaseRecord>& self);
   Result<std::vector<int>> Duplicate() const;
   Status Release();
   Status Close();
+  // The owner's release, also while it is mapped here: the name is free, the memory is not yet.
+  Status Disclaim();
   // Errors: kFailedPrecondition when it was released or closed, its session is gone, or after fork.
   Status Usable() const;
 
@@ -81,19 +87,26 @@ class LeaseRecord {
   Access access() const { return access_; }
   const std::shared_ptr<Session>& session() const { return session_; }
   LeaseHold& hold() { return *hold_; }
+  // What travels with it; null where it was allocated without.
+  Publication* order() const { return order_.get(); }
+  void Attach(std::unique_ptr<Publication> order);
 
  private:
   LeaseRecord() = default;
   std::string Subject() const;
   Status End(bool release);
   Status MapDevice(const MapOptions& options, MappedRange& range);
-  Status MapHost(const MapOptions& options, MappedRange& range);
+  Status MapHost(MappedRange& range);
+  Status RegisterHost(const MapOptions& options, MappedRange& range);
+  Result<std::shared_ptr<MappedRange>> MapRange(const std::shared_ptr<LeaseRecord>& self,
+                                                const MapOptions& options, bool plain);
 
   std::shared_ptr<Session> session_;
   std::shared_ptr<LeaseHold> hold_;
   wire::Lease lease_;
   HandedLease handed_;
   Access access_ = Access::kReadWrite;
+  std::unique_ptr<Publication> order_;
 };
 
 }  // namespace abi_v1

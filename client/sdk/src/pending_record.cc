@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "client/sdk/src/conversion.h"
+#include "client/sdk/src/order/publication.h"
 
 namespace gpulease {
 inline namespace abi_v1 {
@@ -27,7 +28,18 @@ Result<std::shared_ptr<PendingRecord>> PendingRecord::Request(
   }
   std::shared_ptr<PendingRecord> pending(new PendingRecord);
   wire::AllocateRequest& request = pending->request_;
-  for (const AllocateOptions& one : options) request.specs.push_back(SpecOf(one));
+  for (const AllocateOptions& one : options) {
+    wire::AllocationSpec spec = SpecOf(one);
+    std::shared_ptr<LeaseRecord> companion;
+    if (one.ordered) {
+      auto made = Publication::Allocate(session, one);
+      if (!made.ok()) return std::move(made).error();
+      companion = std::move(*made);
+      spec.labels[Publication::kLabel] = std::to_string(companion->lease().lease_id);
+    }
+    pending->companions_.push_back(std::move(companion));
+    request.specs.push_back(std::move(spec));
+  }
   request.wait_ms = wait.count() > 0 ? static_cast<std::uint64_t>(wait.count()) : 0;
   request.request_id =
       options.front().request_id.empty() ? session->NextRequestId() : options.front().request_id;
@@ -136,6 +148,9 @@ Result<std::vector<std::shared_ptr<LeaseRecord>>> PendingRecord::Wait(
     // Nobody else can be ending a lease that has just been made.
     if (record) records.push_back(std::move(record));
   }
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    GPULEASE_RETURN_IF_ERROR(Publication::Attach(*records[i], std::move(companions_[i])));
+  }
   return records;
 }
 
@@ -144,6 +159,7 @@ Status PendingRecord::Cancel() {
   std::lock_guard lock(mutex_);
   if (std::exchange(over_, true)) return {};
   hand_over_->GiveBack();
+  companions_.clear();
   return {};
 }
 

@@ -51,6 +51,8 @@ class PendingRecord {
   std::uint32_t position_ = 0;
   std::vector<wire::Lease> leases_;
   bool over_ = false;
+  // What travels with each lease; null for those without.
+  std::vector<std::shared_ptr<LeaseRecord>> companions_;
 };
 
 }  // namespace abi_v1

@@ -36,9 +36,9 @@
 // CUDA: libcuda.so.1 is loaded on the first device mapping and not before, and no context is ever
 // created for mapping device memory. The address of a Mapping is valid in every context of its GPU.
 //
-// Mapping memory orders nothing between processes: finish the work on a stream
-// (cuStreamSynchronize, or an interprocess event) before you tell another process that the data is
-// there.
+// Order: mapping memory orders nothing between processes, neither what processors write nor what a
+// GPU does. Lease::Publish tells others that what was written is there, also by work on a stream
+// that is still running, and Lease::WaitPublished waits for it; gpulease/barrier.h has barriers.
 #pragma once
 
 #include <chrono>
@@ -100,7 +100,8 @@ enum class ErrorReason : int {
   kDriver = 15,
   kUnsupported = 16,
   kHostMemoryShort = 17,
-  kDriverMemoryShort = 18
+  kDriverMemoryShort = 18,
+  kPeerGone = 40  // a process that was waited for has died, has left or gave up
 };
 
 // A lease that stands in the way. pid is 0 where the daemon's PID namespace does not have the
@@ -174,6 +175,12 @@ struct AllocateOptions {
   // At most 64 of [A-Za-z0-9._-], unique in the Client. Empty: one is made. A retry with the same
   // id, also after a lost connection, gives the same lease.
   std::string request_id = {};
+  // Whoever opens it can wait for what is published: Lease::Publish. It takes a page of pinned host
+  // memory beside the lease, which travels with it, and one of the 16 labels ("gpulease.order").
+  bool ordered = false;
+  // kHost, not in huge pages: the daemon says in the memory itself when a process died that had the
+  // lease: see AllocationSpec.death_notice in lease.proto.
+  bool death_notice = false;
 };
 
 struct ClientOptions {
@@ -242,6 +249,7 @@ struct LeaseStatus {
   std::uint32_t mode = 0;
   std::string tenant;
   std::map<std::string, std::string> labels;
+  bool death_notice = false;
   std::uint32_t holder_count = 0;
   std::uint32_t queue_position = 0;
   std::vector<BlockingLease> blockers;  // kQueued: who holds what it waits for
@@ -343,6 +351,46 @@ class GPULEASE_API Lease {
   // graphics). They are duplicates, close-on-exec: the caller closes them.
   std::vector<int> DuplicateDescriptors() const;
 
+  // ---- order, of a lease that was allocated with AllocateOptions::ordered
+
+  // Tells those who wait that what was written to the lease is there: by this thread, or by the
+  // work that was put on a stream until now (a CUstream; null is the default one), which need not
+  // have run yet. Gives the number of the publication: 1 is the first.
+  //
+  // One process publishes at a time; the next one who does takes over, and is ordered after the
+  // former. It costs one event for each lease, process and context, however often it is called (a
+  // process can have 4,096). The lease lets go of it when it goes, and waits until that work is
+  // done.
+  //
+  // Throws:
+  //   kFailedPrecondition  the lease was allocated without `ordered`; no usable CUDA here
+  //                        (kUnsupported); the session is over
+  //   kPermissionDenied    it was opened for reading
+  //   kInternal            the driver refused; the message names the call. Nothing was published.
+  std::uint64_t Publish();
+  std::uint64_t Publish(void* stream);
+  // Waits until `sequence` was published, and what was written is there: then the thread may use it
+  // or have a GPU use it. Gives the number that was reached. With a stream it returns as soon as it
+  // was published, and what is put on the stream from then on runs after the publisher's work.
+  //
+  // A publisher that dies ends the wait at once. But the driver never completes an event whose
+  // process died before its work was done: a stream that waits for it already stands still for
+  // good. Where publishers may be killed in the middle of their work, wait without a stream.
+  //
+  // Throws:
+  //   kAborted             (kPeerGone) who published last, or the owner while nobody has, is gone:
+  //                        what was waited for does not come. It may be waited for anew when
+  //                        somebody else publishes.
+  //   kDeadlineExceeded    `timeout` was over
+  //   kFailedPrecondition  as above; or the thread has no current context, and it was published
+  //                        after a stream
+  //   kInternal            the driver refused; the message names the call
+  std::uint64_t WaitPublished(std::uint64_t sequence, std::chrono::milliseconds timeout) const;
+  std::uint64_t WaitPublished(std::uint64_t sequence, void* stream,
+                              std::chrono::milliseconds timeout) const;
+  // How many were published; their work may still run. Asks nobody.
+  std::uint64_t published() const;
+
   // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
   // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after it.
   void Release();
@@ -439,6 +487,7 @@ class GPULEASE_API Client {
   std::string daemon_version() const;
 
  private:
+  friend class Barrier;
   std::shared_ptr<Session> session_;
 };
 

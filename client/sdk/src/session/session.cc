@@ -29,6 +29,8 @@ constexpr int kMaxAttempts = 4;
 constexpr std::chrono::milliseconds kStoppingPause{10};
 // How long a destructor waits for a daemon that is there.
 constexpr std::chrono::seconds kQuietPatience{2};
+// How long one who waits for something else looks for a daemon.
+constexpr std::chrono::milliseconds kRefreshPatience{200};
 
 std::string Hex(const std::uint8_t (&bytes)[16]) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -250,6 +252,16 @@ void Session::EndQuietly(std::uint64_t lease_id, bool release, std::uint64_t epo
   }
   std::lock_guard lock(state_->mutex);
   if (state_->link.epoch == epoch) state_->postponed.push_back({lease_id, release});
+}
+
+void Session::Refresh() {
+  if (inherited()) return;
+  const Link link = this->link();
+  if (!link.handles) return;
+  if (!link.handles->closed()) link.handles->ReadAvailable();
+  if (!link.handles->closed()) return;
+  if (std::unique_lock connecting(state_->connecting, std::try_to_lock); connecting.owns_lock())
+    static_cast<void>(ConnectOnce(steady_clock::now() + kRefreshPatience).ok());
 }
 
 void Session::SendPostponed(const Link& link) {

@@ -94,6 +94,10 @@ class Session {
   // it is done as soon as a call has found it again.
   void EndQuietly(std::uint64_t lease_id, bool release, std::uint64_t epoch);
 
+  // Looks, without a call, whether the connection still stands, and tries once to have it again
+  // when it does not: for those who sleep for long and make no calls.
+  void Refresh();
+
   Result<int> EventDescriptor();
   Result<std::optional<wire::Event>> NextEvent(std::chrono::milliseconds timeout);
 

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/sdk/src/leasing.h"
+
+#include <utility>
+
+#include "client/sdk/src/conversion.h"
+#include "client/sdk/src/hand_over.h"
+#include "client/sdk/src/order/publication.h"
+#include "client/sdk/src/pending_record.h"
+
+namespace gpulease {
+namespace {
+
+// An Open that met the lease's closing in another thread begins anew; more often is no accident.
+constexpr int kMaxOpens = 100;
+
+}  // namespace
+
+Result<std::vector<std::shared_ptr<LeaseRecord>>> AllocateRecords(
+    const std::shared_ptr<Session>& session, std::span<const AllocateOptions> options,
+    std::chrono::milliseconds wait) {
+  auto pending = PendingRecord::Request(session, options, wait);
+  if (!pending.ok()) return std::move(pending).error();
+  // The daemon ends the wait; should it not, it is ended here.
+  auto records = (*pending)->Wait(wait + session->options().call_timeout);
+  if (records.ok() && records->empty()) {
+    return MakeError(Code::kDeadlineExceeded, Reason::kWaitOver,
+                     "the memory did not become free within the wait");
+  }
+  return records;
+}
+
+Result<std::shared_ptr<LeaseRecord>> OpenRecord(const std::shared_ptr<Session>& session,
+                                                wire::OpenRequest request, Access access) {
+  request.access = AccessOf(access);
+  for (int attempt = 0; attempt < kMaxOpens; ++attempt) {
+    HandOver hand_over(session, false);
+    auto reply = hand_over.Call<wire::OpenMethod>(request, {.deadline = session->CallDeadline()});
+    if (!reply.ok()) return std::move(reply).error();
+    if (!reply->lease)
+      return MakeError(Code::kInternal, Reason::kUnspecified, "the daemon opened no lease");
+    auto handed = hand_over.Collect({&*reply->lease, 1});
+    if (!handed.ok()) return std::move(handed).error();
+    auto record = LeaseRecord::Make(session, hand_over.epoch(), std::move(*reply->lease),
+                                    std::move(handed->front()), false, access);
+    if (!record) continue;
+    GPULEASE_RETURN_IF_ERROR(Publication::Attach(*record, nullptr));
+    return record;
+  }
+  return MakeError(Code::kAborted, Reason::kUnspecified,
+                   "the lease is being closed by another thread again and again");
+}
+
+}  // namespace gpulease

@@ -58,11 +58,13 @@ std::uint64_t FreeBytes(Client& client, const Bench& bench);
 void MeasureLatency(Bench& bench);    // "latency": a call's way to a usable pointer
 void MeasureGrants(Bench& bench);     // "grants": how many a second, with many clients
 void MeasureDeath(Bench& bench);      // "death": from SIGKILL until the memory can be leased
+void MeasureBarrier(Bench& bench);    // "barrier": rounds of eight processes, and one that dies
 void MeasureBandwidth(Bench& bench);  // "bandwidth": copies in leased and in plain memory
 
 // The roles of workers in those sections. The exit code.
 int RunSwarm(const std::string& runtime_dir, const std::string& gpu_uuid);
 int RunVictim(const std::string& runtime_dir, const std::string& simulated_directory,
               const std::string& gpu_uuid);
+int RunParty(const std::string& runtime_dir);
 
 }  // namespace gpulease::bench

@@ -14,7 +14,7 @@ def main():
     report = json.loads(run.stdout)
     assert {'gpu', 'driver', 'kernel', 'date'} <= set(report['machine']), report['machine']
     sections = {measured['section'] for measured in report['measurements']}
-    assert sections == {'latency', 'grants', 'death', 'bandwidth'}, sections
+    assert sections == {'latency', 'grants', 'death', 'barrier', 'bandwidth'}, sections
     for measured in report['measurements']:
         assert measured['count'] > 0 and measured['p50'] > 0, measured
     for size in (2 << 20, 64 << 20, 1 << 30):

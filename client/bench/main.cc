@@ -39,6 +39,7 @@ struct Section {
 constexpr Section kSections[] = {{"latency", MeasureLatency},
                                  {"grants", MeasureGrants},
                                  {"death", MeasureDeath},
+                                 {"barrier", MeasureBarrier},
                                  {"bandwidth", MeasureBandwidth}};
 
 int RunWorker(const CommandLine& line) {
@@ -47,6 +48,7 @@ int RunWorker(const CommandLine& line) {
   if (line.worker == "victim") {
     return RunVictim(line.runtime_dir, line.simulated_directory, line.gpu);
   }
+  if (line.worker == "party") return RunParty(line.runtime_dir);
   if (line.worker == "grpc-server") return RunGrpcServer(line.grpc_socket);
   if (line.worker == "grpc-client") return RunGrpcClient(line.grpc_socket);
   return 2;
@@ -91,7 +93,7 @@ int Main(int argc, char** argv) {
   CommandLine line;
   CLI::App app(
       "Measures gpulease against what nothing could do without, on a daemon of its own. Sections: "
-      "latency, grants, death, bandwidth",
+      "latency, grants, death, barrier, bandwidth",
       "gpulease-bench");
   app.add_flag("--json", line.json, "print JSON");
   app.add_flag("--quick", line.quick, "fewer rounds: under a minute");

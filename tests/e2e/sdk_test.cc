@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gpulease/gpulease.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +19,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/unix_listener.h"
 #include "driver/cuda_driver.h"
 #include "tests/e2e/assertions.h"
 #include "tests/e2e/client_process.h"
@@ -312,6 +315,50 @@ TEST(SdkRestartTest, WithAKeeperAClientDoesNotNotice) {
             static_cast<std::ptrdiff_t>(mapped.size_bytes()));
   EXPECT_EQ(client.instance(), instance);
   EXPECT_EQ(client.Leases().size(), 1u);
+}
+
+// Seen with systemd 252: while it closes the sockets of a daemon that was killed it takes every
+// connection and ends it at once, and calls failed.
+TEST(SdkRestartTest, CallsOutliveAServiceManagerThatEndsConnectionsForAMoment) {
+  TemporaryDirectory folder;
+  const std::string runtime_dir = folder.path() + "/run";
+  KeeperProcess keeper(runtime_dir);
+  const auto grpc = ListenUnix(runtime_dir + "/gpulease.sock", SOCK_STREAM, 0666);
+  const auto handles = ListenUnix(runtime_dir + "/handles.sock", SOCK_SEQPACKET, 0666);
+  ASSERT_TRUE(grpc.ok() && handles.ok());
+  DaemonProcess daemon({.runtime_dir = runtime_dir, .sockets = {grpc->get(), handles->get()}});
+  Client client({.runtime_dir = runtime_dir, .use_cuda = false});
+  Lease kept = client.Allocate({.size_bytes = 4096, .kind = MemoryKind::kHost});
+  std::atomic<bool> ending = false;
+  std::atomic<int> calls = 0;
+  std::thread caller([&] {
+    while (!ending) {
+      try {
+        client.Node();
+        client.Allocate({.size_bytes = 4096, .kind = MemoryKind::kHost}).Release();
+      } catch (const Exception& exception) {
+        ADD_FAILURE() << exception.what();
+      }
+      ++calls;
+    }
+  });
+  for (int life = 0; life < 2; ++life) {
+    EXPECT_TRUE(Eventually([&, before = calls.load()] { return calls > before + 10; }));
+    daemon.Kill();
+    const auto until = std::chrono::steady_clock::now() + milliseconds(100);
+    while (std::chrono::steady_clock::now() < until) {
+      pollfd polled[] = {{grpc->get(), POLLIN, 0}, {handles->get(), POLLIN, 0}};
+      if (poll(polled, 2, 1) <= 0) continue;
+      for (const pollfd& listener : polled) {
+        if (listener.revents != 0) UniqueFd(accept4(listener.fd, nullptr, nullptr, SOCK_CLOEXEC));
+      }
+    }
+    daemon.Start();
+  }
+  EXPECT_TRUE(Eventually([&, before = calls.load()] { return calls > before + 10; }));
+  ending = true;
+  caller.join();
+  EXPECT_NO_THROW(kept.Release());
 }
 
 TEST(SdkRestartTest, WithoutADaemonAClientSaysSo) {

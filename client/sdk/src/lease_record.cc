@@ -227,8 +227,10 @@ Result<std::vector<int>> LeaseRecord::Duplicate() const {
 }
 
 Status LeaseRecord::End(bool release) {
-  const CallTerms terms{
-      .deadline = session_->CallDeadline(), .epoch = hold_->epoch, .subject = Subject()};
+  const CallTerms terms{.deadline = session_->CallDeadline(),
+                        .ends = true,
+                        .epoch = hold_->epoch,
+                        .subject = Subject()};
   auto fill = [&](auto& request, const Link& link) { request.session_id = link.session_id; };
   if (release) {
     wire::ReleaseRequest request;

@@ -52,7 +52,8 @@ class KeeperWatch {
   peers::EventLoop::Source readable_;
   peers::EventLoop::Source timer_;
   Time settled_at_ = kNever;
-  std::string told_;  // what the log has last been told is wrong
+  Duration pause_ = std::chrono::seconds(1);  // before the next look for a keeper
+  std::string told_;                          // what the log has last been told is wrong
 };
 
 }  // namespace gpulease::startup

@@ -119,9 +119,13 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     return membership.Get()->IsObserver(user);
   };
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
-  std::function<void(const std::string&, bool)> on_drained;
-  options.on_drained = [&](const std::string& uuid, bool drained) {
-    loop.Post([&, uuid, drained] { on_drained(uuid, drained); });
+  std::function<void(const state::RetiredGpu&)> on_retired;
+  std::function<void(const std::string&)> on_returned;
+  options.on_retired = [&](const state::RetiredGpu& gpu) {
+    loop.Post([&, gpu] { on_retired(gpu); });
+  };
+  options.on_returned = [&](const std::string& uuid) {
+    loop.Post([&, uuid] { on_returned(uuid); });
   };
   broker::Broker broker(std::move(options));
 
@@ -137,7 +141,7 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
       [&](UniqueFd connection) { server.Serve(std::move(connection)); },
       std::move(reception_options));
   broker.Attach(reception.get());
-  broker.KeepDrained(continuation.drained.empty() ? found.drained : continuation.drained);
+  broker.KeepRetired(continuation.retired.empty() ? found.retired : continuation.retired);
   keeper.Start(broker, std::move(found));
 
   startup::Reload reload(line, settings, membership, broker, *reception);
@@ -164,15 +168,14 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     watchdog.emplace(loop, *interval, ask, startup::FeedWatchdog);
   }
 
-  // Without a keeper, what leases hold would end with this image; and the next one reads the
-  // configuration again.
+  // Without a keeper, what leases hold would end with this image; the next one reads the
+  // configuration again; and a driver call that has not returned would hold the exec up.
   startup::Renewal renewal(loop, continuation, [&] {
-    return (keeper.link()->connected() || broker.lease_count() == 0) &&
+    return (keeper.link()->connected() || broker.lease_count() == 0) && broker.idle() &&
            startup::LoadSettings(line).ok();
   });
-  on_drained = [&](const std::string& uuid, bool drained) {
-    renewal.Drain(uuid, drained, machine->Uuids());
-  };
+  on_retired = [&](const state::RetiredGpu& gpu) { renewal.Retire(gpu, machine->Uuids()); };
+  on_returned = [&](const std::string& uuid) { renewal.Return(uuid, machine->Uuids()); };
   const startup::Arrivals arrivals(loop, broker, renewal, settings, *machine, [&] {
     spdlog::info("gpuleased {} serves {} (up to {} connections, {} chunks)", GPULEASE_VERSION,
                  paths.directory, budget->connections, budget->chunks);

@@ -47,6 +47,14 @@ void NodeService::Listen(grpc::ServerCompletionQueue& queue) {
                   return ListSessions(peer, request, response);
                 });
               });
+  ListenUnary(async_, queue, &Async::RequestGetBudget,
+              [this](grpc::ServerContext& context, const v1::GetBudgetRequest&,
+                     v1::GetBudgetResponse& response) {
+                return Serve(services_, context, [&](const peers::Peer& peer) -> Status {
+                  ToProto(services_.broker.Budget(peer), &response);
+                  return {};
+                });
+              });
   ListenUnary(async_, queue, &Async::RequestDrain,
               [this](grpc::ServerContext& context, const v1::DrainRequest& request,
                      v1::DrainResponse& response) {

@@ -65,7 +65,7 @@ KeeperWatch::Found KeeperWatch::Take() {
       continue;
     }
     const auto& node = std::get<state::KeptNode>(*record);
-    found.drained = node.drained_gpus;
+    found.retired = node.retired;
     if (!found.aside) found.instance = node.instance;
   }
   return found;

@@ -25,7 +25,7 @@ class KeeperWatch {
     bool aside = false;
     // Of the life that is gone on with, or a new one.
     std::array<std::uint8_t, 16> instance{};
-    std::vector<std::string> drained;  // GPUs, by UUID
+    std::vector<state::RetiredGpu> retired;
   };
 
   KeeperWatch(peers::EventLoop& loop, std::string socket, std::string version);

@@ -26,17 +26,28 @@ void Renewal::Want(const std::string& why) {
   }
 }
 
-void Renewal::Drain(const std::string& uuid, bool drained, const std::vector<std::string>& shown) {
-  std::erase(next_.drained, uuid);
-  if (drained) next_.drained.push_back(uuid);
+void Renewal::Retire(const state::RetiredGpu& gpu, const std::vector<std::string>& shown) {
+  std::erase_if(next_.retired, [&](const auto& other) { return other.uuid == gpu.uuid; });
+  next_.retired.push_back(gpu);
+  Serve(shown);
+  Want(gpu.uuid + (gpu.lost ? " is lost" : " is drained"));
+}
+
+void Renewal::Return(const std::string& uuid, const std::vector<std::string>& shown) {
+  std::erase_if(next_.retired, [&](const auto& other) { return other.uuid == uuid; });
+  Serve(shown);
+  if (std::find(shown.begin(), shown.end(), uuid) == shown.end()) next_.served.push_back(uuid);
+  Want(uuid + " is put back into service");
+}
+
+// The next image serves what is shown and not retired.
+void Renewal::Serve(const std::vector<std::string>& shown) {
   next_.served.clear();
   for (const std::string& one : shown) {
-    if (std::find(next_.drained.begin(), next_.drained.end(), one) == next_.drained.end())
+    if (std::none_of(next_.retired.begin(), next_.retired.end(),
+                     [&](const auto& gpu) { return gpu.uuid == one; }))
       next_.served.push_back(one);
   }
-  if (!drained && std::find(shown.begin(), shown.end(), uuid) == shown.end())
-    next_.served.push_back(uuid);
-  Want(uuid + (drained ? " is drained" : " is undrained"));
 }
 
 void Renewal::Try() {

@@ -21,8 +21,9 @@ class Renewal {
 
   // Wants one, for `why`. The loop ends once it is due: at once, or when it has become harmless.
   void Want(const std::string& why);
-  // Wants one without the GPU (or with it again); `shown` are those that the driver shows now.
-  void Drain(const std::string& uuid, bool drained, const std::vector<std::string>& shown);
+  // Wants one without the GPU, or with it again; `shown` are those that the driver shows now.
+  void Retire(const state::RetiredGpu& gpu, const std::vector<std::string>& shown);
+  void Return(const std::string& uuid, const std::vector<std::string>& shown);
   bool wanted() const { return !why_.empty(); }
   bool due() const { return due_; }
   const std::string& why() const { return why_; }
@@ -30,6 +31,7 @@ class Renewal {
   Continuation& next() { return next_; }
 
  private:
+  void Serve(const std::vector<std::string>& shown);
   void Try();
 
   peers::EventLoop& loop_;

@@ -55,6 +55,9 @@ TEST(ConvertTest, ReasonsHaveTheNumbersOfTheApi) {
       {Reason::kUnsupported, v1::REASON_UNSUPPORTED},
       {Reason::kHostMemoryShort, v1::REASON_HOST_MEMORY_SHORT},
       {Reason::kDriverMemoryShort, v1::REASON_DRIVER_MEMORY_SHORT},
+      {Reason::kDeviceLost, v1::REASON_DEVICE_LOST},
+      {Reason::kNotSealed, v1::REASON_NOT_SEALED},
+      {Reason::kSealed, v1::REASON_SEALED},
   };
   for (const auto& [mine, theirs] : all) EXPECT_EQ(static_cast<int>(mine), theirs);
   EXPECT_EQ(std::size(all), static_cast<std::size_t>(v1::Reason_descriptor()->value_count()));

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "client/sdk/src/conversion.h"
@@ -20,34 +22,54 @@ const std::shared_ptr<Session>& Use(const std::shared_ptr<Session>& session) {
   return session;
 }
 
-std::shared_ptr<LeaseRecord> OpenRecord(const std::shared_ptr<Session>& session,
-                                        const wire::OpenRequest& request, Access access) {
+// Opens a lease by `request`, of OpenMethod or ClaimMethod. `owned`: it is this session's
+// afterwards.
+template <typename Method>
+Result<std::shared_ptr<LeaseRecord>> TakeRecord(const std::shared_ptr<Session>& session,
+                                                const typename Method::Request& request,
+                                                bool owned) {
   for (int attempt = 0; attempt < kMaxOpens; ++attempt) {
     HandOver hand_over(session, false);
-    auto reply =
-        OrThrow(hand_over.Call<wire::OpenMethod>(request, {.deadline = session->CallDeadline()}));
-    if (!reply.lease) {
-      Throw(MakeError(Code::kInternal, Reason::kUnspecified, "the daemon opened no lease"));
+    auto reply = hand_over.Call<Method>(request, {.deadline = session->CallDeadline()});
+    if (!reply.ok()) return std::move(reply).error();
+    if (!reply->lease) {
+      return MakeError(Code::kInternal, Reason::kUnspecified, "the daemon opened no lease");
     }
-    std::vector<HandedLease> handed = OrThrow(hand_over.Collect({&*reply.lease, 1}));
-    auto record = LeaseRecord::Make(session, hand_over.epoch(), std::move(*reply.lease),
-                                    std::move(handed.front()), false, access);
+    Result<std::vector<HandedLease>> handed = hand_over.Collect({&*reply->lease, 1});
+    if (!handed.ok()) return std::move(handed).error();
+    Access access = Access::kReadWrite;
+    if constexpr (std::is_same_v<Method, wire::OpenMethod>) {
+      if (request.access == wire::Access::kReadOnly) access = Access::kReadOnly;
+    } else if (reply->lease->sealed) {
+      access = Access::kReadOnly;
+    }
+    auto record = LeaseRecord::Make(session, hand_over.epoch(), std::move(*reply->lease),
+                                    std::move(handed->front()), owned, access);
     if (record) return record;
   }
-  Throw(MakeError(Code::kAborted, Reason::kUnspecified,
-                  "the lease is being closed by another thread again and again"));
+  return MakeError(Code::kAborted, Reason::kUnspecified,
+                   "the lease is being closed by another thread again and again");
+}
+
+Result<std::shared_ptr<LeaseRecord>> OpenRecord(const std::shared_ptr<Session>& session,
+                                                std::string_view name, Access access) {
+  wire::OpenRequest request;
+  request.name = std::string(name);
+  request.access = AccessOf(access);
+  return TakeRecord<wire::OpenMethod>(session, request, false);
 }
 
 // The pieces of one request, granted within its own `wait`.
-std::vector<std::shared_ptr<LeaseRecord>> AllocateRecords(const std::shared_ptr<Session>& session,
-                                                          std::span<const AllocateOptions> options,
-                                                          std::chrono::milliseconds wait) {
-  auto pending = OrThrow(PendingRecord::Request(session, options, wait));
+Result<std::vector<std::shared_ptr<LeaseRecord>>> AllocateRecords(
+    const std::shared_ptr<Session>& session, std::span<const AllocateOptions> options,
+    std::chrono::milliseconds wait, bool loading = false) {
+  auto pending = PendingRecord::Request(session, options, wait, loading);
+  if (!pending.ok()) return std::move(pending).error();
   // The daemon ends the wait; should it not, it is ended here.
-  auto records = OrThrow(pending->Wait(wait + session->options().call_timeout));
-  if (records.empty()) {
-    Throw(MakeError(Code::kDeadlineExceeded, Reason::kWaitOver,
-                    "the memory did not become free within the wait"));
+  auto records = (*pending)->Wait(wait + session->options().call_timeout);
+  if (records.ok() && records->empty()) {
+    return MakeError(Code::kDeadlineExceeded, Reason::kWaitOver,
+                     "the memory did not become free within the wait");
   }
   return records;
 }
@@ -62,13 +84,13 @@ Client& Client::operator=(Client&&) noexcept = default;
 Client::~Client() = default;
 
 Lease Client::Allocate(const AllocateOptions& options) {
-  return Lease(AllocateRecords(Use(session_), {&options, 1}, options.wait).front());
+  return Lease(OrThrow(AllocateRecords(Use(session_), {&options, 1}, options.wait)).front());
 }
 
 std::vector<Lease> Client::AllocateMany(std::span<const AllocateOptions> options,
                                         std::chrono::milliseconds wait) {
   std::vector<Lease> leases;
-  for (auto& record : AllocateRecords(Use(session_), options, wait)) {
+  for (auto& record : OrThrow(AllocateRecords(Use(session_), options, wait))) {
     leases.push_back(Lease(std::move(record)));
   }
   return leases;
@@ -79,17 +101,68 @@ PendingLease Client::Request(const AllocateOptions& options) {
 }
 
 Lease Client::Open(std::string_view name, Access access) {
-  wire::OpenRequest request;
-  request.name = std::string(name);
-  request.access = AccessOf(access);
-  return Lease(OpenRecord(Use(session_), request, access));
+  return Lease(OrThrow(OpenRecord(Use(session_), name, access)));
 }
 
 Lease Client::Open(std::uint64_t lease_id, Access access) {
   wire::OpenRequest request;
   request.lease_id = lease_id;
   request.access = AccessOf(access);
-  return Lease(OpenRecord(Use(session_), request, access));
+  return Lease(OrThrow(TakeRecord<wire::OpenMethod>(Use(session_), request, false)));
+}
+
+LoadedLease Client::LoadOrAttach(const AllocateOptions& options,
+                                 std::chrono::milliseconds timeout) {
+  const std::shared_ptr<Session>& session = Use(session_);
+  if (options.name.empty()) {
+    Throw(MakeError(Code::kInvalidArgument, Reason::kBadField,
+                    "name: what is loaded for others needs one"));
+  }
+  const bool mine = options.name.find('/') == std::string::npos;
+  const Deadline until = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    auto opened = OpenRecord(session, options.name, Access::kReadOnly);
+    bool loading = false;
+    if (opened.ok()) {
+      if ((*opened)->lease().sealed) return {Lease(std::move(*opened)), false};
+      // Another thread of this Client fills it.
+      loading = (*opened)->lease().loading;
+    } else {
+      loading = opened.error().reason == Reason::kNotSealed;
+    }
+    if (opened.ok() && !loading) {
+      Throw(MakeError(Code::kFailedPrecondition, Reason::kNotSealed,
+                      options.name + " is a lease that nobody is loading: its owner did not get it "
+                                     "from LoadOrAttach, and has not sealed it"));
+    }
+    if (!opened.ok() && opened.error().code == Code::kNotFound && mine) {
+      auto made = AllocateRecords(session, {&options, 1}, options.wait, /*loading=*/true);
+      if (made.ok()) return {Lease(std::move(made->front())), true};
+      // Another was faster.
+      if (made.error().reason != Reason::kNameTaken) Throw(std::move(made).error());
+    } else if (loading) {
+      wire::AwaitSealedRequest request;
+      request.name = options.name;
+      auto sealed = session->Call<wire::AwaitSealedMethod>(request, {.deadline = until});
+      // Over before it was sealed: then this one may be the next to fill it.
+      if (!sealed.ok() && sealed.error().code != Code::kAborted &&
+          sealed.error().code != Code::kNotFound && sealed.error().code != Code::kDeadlineExceeded)
+        Throw(std::move(sealed).error());
+    } else {
+      Throw(std::move(opened).error());
+    }
+    if (std::chrono::steady_clock::now() >= until) {
+      Throw(MakeError(
+          Code::kDeadlineExceeded, Reason::kWaitOver,
+          options.name + " was not sealed within " + std::to_string(timeout.count()) + " ms"));
+    }
+  }
+}
+
+Lease Client::Claim(std::string_view name) {
+  wire::ClaimRequest request;
+  request.name = std::string(name);
+  return Lease(OrThrow(TakeRecord<wire::ClaimMethod>(Use(session_), request, true)));
 }
 
 NodeStatus Client::Node() {
@@ -101,6 +174,15 @@ NodeStatus Client::Node() {
   if (!process.ok()) return status;
   for (GpuStatus& gpu : status.gpus) gpu.ordinal = (*process)->Ordinal(gpu.uuid);
   return status;
+}
+
+std::vector<BudgetStatus> Client::Budget() {
+  const std::shared_ptr<Session>& session = Use(session_);
+  const auto reply =
+      OrThrow(session->Call<wire::GetBudgetMethod>({}, {.deadline = session->CallDeadline()}));
+  std::vector<BudgetStatus> all;
+  for (const wire::Budget& budget : reply.budgets) all.push_back(StatusOf(budget));
+  return all;
 }
 
 std::vector<LeaseStatus> Client::Leases() {

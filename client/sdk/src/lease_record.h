@@ -71,6 +71,9 @@ class LeaseRecord {
   Result<std::shared_ptr<MappedRange>> Map(const std::shared_ptr<LeaseRecord>& self,
                                            const MapOptions& options);
   Result<std::vector<int>> Duplicate() const;
+  // Its lease() is the sealed one afterwards, its access() for reading.
+  Status Seal(std::string_view content_tag, std::span<const DirectoryEntry> directory);
+  Result<std::vector<DirectoryEntry>> Directory() const;
   Status Release();
   Status Close();
   // Errors: kFailedPrecondition when it was released or closed, its session is gone, or after fork.

@@ -20,14 +20,17 @@ constexpr std::chrono::hours kLongest{48};
 
 Result<std::shared_ptr<PendingRecord>> PendingRecord::Request(
     std::shared_ptr<Session> session, std::span<const AllocateOptions> options,
-    std::chrono::milliseconds wait) {
+    std::chrono::milliseconds wait, bool loading) {
   GPULEASE_RETURN_IF_ERROR(session->ok());
   if (options.empty()) {
     return MakeError(Code::kInvalidArgument, Reason::kBadField, "asked to allocate nothing");
   }
   std::shared_ptr<PendingRecord> pending(new PendingRecord);
   wire::AllocateRequest& request = pending->request_;
-  for (const AllocateOptions& one : options) request.specs.push_back(SpecOf(one));
+  for (const AllocateOptions& one : options) {
+    request.specs.push_back(SpecOf(one));
+    request.specs.back().loading = loading;
+  }
   request.wait_ms = wait.count() > 0 ? static_cast<std::uint64_t>(wait.count()) : 0;
   request.request_id =
       options.front().request_id.empty() ? session->NextRequestId() : options.front().request_id;

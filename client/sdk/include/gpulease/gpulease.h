@@ -100,7 +100,10 @@ enum class ErrorReason : int {
   kDriver = 15,
   kUnsupported = 16,
   kHostMemoryShort = 17,
-  kDriverMemoryShort = 18
+  kDriverMemoryShort = 18,
+  kDeviceLost = 19,
+  kNotSealed = 20,
+  kSealed = 21
 };
 
 // A lease that stands in the way. pid is 0 where the daemon's PID namespace does not have the
@@ -141,6 +144,16 @@ enum class MemoryKind { kDevice, kHost };
 // Host memory: kAuto takes 2 MiB pages where the machine has enough of them free.
 enum class PageSize { kAuto, kSmall, kHuge };
 
+// What memory is for: decides which memory it is. gpuleasectl advise prints the table.
+enum class Usage {
+  kNone = 0,
+  kCompute = 1,    // kernels of one GPU read and write it
+  kStaging = 2,    // copied to or from one GPU
+  kBulkStore = 3,  // much that is seldom used, kept at hand
+  kShared = 4,     // several GPUs, and processes without one, use the same copy
+  kCpuStream = 5   // the CPU writes small pieces that a GPU reads at once
+};
+
 enum class LeaseState {
   kUnknown,
   kQueued,
@@ -157,6 +170,8 @@ struct AllocateOptions {
   // Rounded up to the granularity: 2 MiB on a GPU, a page on the host.
   std::uint64_t size_bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
+  // Decides in place of `kind`, and of a page size that is not given.
+  Usage usage = Usage::kNone;
   // Of the mapped address: a power of two up to 1 GiB; 0: the granularity.
   std::uint64_t alignment_bytes = 0;
   // kDevice: "GPU-..."; empty: the GPU with the most free memory. kHost: near to this GPU.
@@ -169,6 +184,12 @@ struct AllocateOptions {
   unsigned mode = 0600;
   std::optional<std::uint32_t> gid = {};  // absent: the process's primary group
   std::map<std::string, std::string> labels = {};
+  // How long it outlives the last process that has a right to it, its name with it: others open it
+  // as ever meanwhile, and a process of the same user takes it over (Client::Claim). What nobody
+  // has taken yet, and what is being loaded, does not last.
+  std::chrono::milliseconds linger{0};
+  // It lasts until somebody releases it.
+  bool persistent = false;
   // How long it may wait in the queue while others hold the memory. 0: fail at once.
   std::chrono::milliseconds wait{0};
   // At most 64 of [A-Za-z0-9._-], unique in the Client. Empty: one is made. A retry with the same
@@ -227,6 +248,22 @@ struct NodeStatus {
   std::vector<HostPoolStatus> host;
 };
 
+// What may still be leased from one GPU (or NUMA node), by this process.
+struct BudgetStatus {
+  MemoryKind kind = MemoryKind::kDevice;
+  std::string gpu_uuid;  // kDevice
+  int numa_node = -1;    // kHost
+  // The largest lease that would be granted now, without a wait.
+  std::uint64_t leasable_bytes = 0;
+  std::uint64_t free_bytes = 0;         // by the books, before limits and those who wait
+  std::uint64_t mine_bytes = 0;         // charged to leases of this user
+  std::uint64_t tenant_left_bytes = 0;  // of the tenant's limit; all bits set: it has none
+  std::uint32_t waiting = 0;            // requests that would come first
+  std::string message;                  // why nothing is granted
+  // What would make room, the largest first, at most 8.
+  std::vector<BlockingLease> holders;
+};
+
 struct LeaseStatus {
   std::uint64_t id = 0;
   std::uint64_t generation = 0;
@@ -245,6 +282,21 @@ struct LeaseStatus {
   std::uint32_t holder_count = 0;
   std::uint32_t queue_position = 0;
   std::vector<BlockingLease> blockers;  // kQueued: who holds what it waits for
+  bool loading = false;                 // being filled: it opens when it is sealed
+  bool sealed = false;                  // opens for reading alone
+  std::string content_tag;
+  bool persistent = false;
+  std::chrono::milliseconds linger{0};
+  bool orphan = false;  // its owner is gone, and it lasts
+};
+
+// Where something lies in a sealed lease: one tensor, or whatever its writer calls so.
+struct DirectoryEntry {
+  std::string name;  // 1 to 255 bytes
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
+  std::vector<std::uint64_t> shape = {};  // at most 16 dimensions
+  std::string dtype = {};                 // "float16", as its reader understands it
 };
 
 enum class EventType {
@@ -257,7 +309,9 @@ enum class EventType {
   kGpuState,    // a GPU's state changed
   kStopping,    // the daemon is about to stop
   kLostEvents,  // some are missing (slow reader, or a new connection): read the state anew
-  kReady        // the first of each stream: events from here on are delivered
+  kReady,       // the first of each stream: events from here on are delivered
+  kDeviceLost,  // the lease's GPU was lost, and the lease with it: unmap it
+  kSealed       // a lease that is open here is complete
 };
 
 struct Event {
@@ -313,7 +367,7 @@ class GPULEASE_API Lease {
 
   explicit operator bool() const { return record_ != nullptr; }
   std::uint64_t id() const;
-  // Rises with each replacement of the contents under the same name.
+  // Rises from lease to lease: what has the same name and another generation was put in its place.
   std::uint64_t generation() const;
   const std::string& name() const;
   std::uint64_t size_bytes() const;  // what is mapped and charged
@@ -327,6 +381,9 @@ class GPULEASE_API Lease {
   bool owned() const;                   // allocated by this Client
   Access access() const;                // what it was opened for
   std::vector<std::uint64_t> chunk_sizes() const;
+  // As of when it was opened, or sealed here.
+  bool sealed() const;
+  const std::string& content_tag() const;
 
   // Maps the memory, all chunks in one contiguous range. A second call gives a Mapping of the same
   // range.
@@ -342,6 +399,22 @@ class GPULEASE_API Lease {
   // The chunks' descriptors, in the order of their offsets, for other libraries (VMM import,
   // graphics). They are duplicates, close-on-exec: the caller closes them.
   std::vector<int> DuplicateDescriptors() const;
+
+  // Says that the contents are complete: from here on everybody opens it for reading alone, this
+  // process too; Mappings for writing that are there are written no more. Owner only, no other
+  // thread uses this Lease meanwhile. `content_tag` (at most 255 bytes, a digest for instance) is
+  // what readers tell contents by, `directory` (at most 65,536 entries, 2 MiB) says where things
+  // lie. Wait for GPU work that writes it
+  // before.
+  //
+  // Throws:
+  //   kFailedPrecondition  it is sealed with another tag (kSealed), or another process has it open
+  //                        for writing (kNotSealed)
+  //   kInvalidArgument     an entry lies outside the lease, stands twice or has a field out of
+  //   range
+  void Seal(std::string_view content_tag = {}, std::span<const DirectoryEntry> directory = {});
+  // What Seal() was given; empty when that was nothing.
+  std::vector<DirectoryEntry> Directory() const;
 
   // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
   // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after it.
@@ -385,6 +458,14 @@ class GPULEASE_API PendingLease {
   std::shared_ptr<PendingRecord> record_;
 };
 
+// What LoadOrAttach gave.
+struct LoadedLease {
+  Lease lease;
+  // true: this process is the one that fills it: write it, then Seal() it; to give up, Release() it
+  // or let it go. false: it is complete, and open for reading.
+  bool fill = false;
+};
+
 // One session with the daemon. Movable. Destroying it ends the session once no Lease and no Mapping
 // of it is left.
 class GPULEASE_API Client {
@@ -424,7 +505,26 @@ class GPULEASE_API Client {
   Lease Open(std::string_view name, Access access = Access::kReadWrite);
   Lease Open(std::uint64_t lease_id, Access access = Access::kReadWrite);
 
+  // The lease `options.name` with its contents, loaded once for all: of all processes that ask for
+  // the name, exactly one gets it to fill, the others wait until that one has sealed it, and then
+  // have it open for reading. When that one ends or gives up before, another gets fresh memory to
+  // fill. `options` are of the lease that is made when there is none; give it `persistent` or
+  // `linger` for it to outlive who filled it. A name of another user ("alice/weights") is attached
+  // and waited for, never filled.
+  //
+  // Throws, beside what Allocate and Open throw:
+  //   kDeadlineExceeded    (kWaitOver) it was not sealed within `timeout`
+  //   kFailedPrecondition  (kNotSealed) there is such a lease, and nobody is loading it
+  LoadedLease LoadOrAttach(const AllocateOptions& options, std::chrono::milliseconds timeout);
+  // Takes over a lease of this user that has outlived its owner: it is this Client's, open for
+  // writing unless it is sealed.
+  // Throws: kNotFound; kFailedPrecondition when it has an owner.
+  Lease Claim(std::string_view name);
+
   NodeStatus Node();
+  // What may still be leased, what is mine, what would make room: from the daemon's books, without
+  // any use of CUDA.
+  std::vector<BudgetStatus> Budget();
   // Those that this user owns, holds or may open.
   std::vector<LeaseStatus> Leases();
 

@@ -119,14 +119,8 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     return membership.Get()->IsObserver(user);
   };
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
-  std::function<void(const state::RetiredGpu&)> on_retired;
-  std::function<void(const std::string&)> on_returned;
-  options.on_retired = [&](const state::RetiredGpu& gpu) {
-    loop.Post([&, gpu] { on_retired(gpu); });
-  };
-  options.on_returned = [&](const std::string& uuid) {
-    loop.Post([&, uuid] { on_returned(uuid); });
-  };
+  std::function<void(const std::string&)> on_retired;
+  options.on_retired = [&](const std::string& why) { loop.Post([&, why] { on_retired(why); }); };
   broker::Broker broker(std::move(options));
 
   peers::PeerTable table;
@@ -141,7 +135,7 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
       [&](UniqueFd connection) { server.Serve(std::move(connection)); },
       std::move(reception_options));
   broker.Attach(reception.get());
-  broker.KeepRetired(continuation.retired.empty() ? found.retired : continuation.retired);
+  broker.KeepRetired(before ? continuation.retired : found.retired);
   keeper.Start(broker, std::move(found));
 
   startup::Reload reload(line, settings, membership, broker, *reception);
@@ -174,8 +168,7 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     return (keeper.link()->connected() || broker.lease_count() == 0) && broker.idle() &&
            startup::LoadSettings(line).ok();
   });
-  on_retired = [&](const state::RetiredGpu& gpu) { renewal.Retire(gpu, machine->Uuids()); };
-  on_returned = [&](const std::string& uuid) { renewal.Return(uuid, machine->Uuids()); };
+  on_retired = [&](const std::string& why) { renewal.Want(why); };
   const startup::Arrivals arrivals(loop, broker, renewal, settings, *machine, [&] {
     spdlog::info("gpuleased {} serves {} (up to {} connections, {} chunks)", GPULEASE_VERSION,
                  paths.directory, budget->connections, budget->chunks);
@@ -198,6 +191,9 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
   if (!renews) peers::RemoveSockets(*endpoint, paths);
   const bool lanes_ended = broker.StopLanes(kLanesEnd);
   if (renews) {
+    std::vector<std::string> known = machine->Uuids();
+    for (const state::RetiredGpu& gpu : continuation.retired) known.push_back(gpu.uuid);
+    renewal.SetRetired(broker.retired(), known);
     return Fail(startup::ContinueAs(arguments, *endpoint, renewal.next()));
   }
   if (!lanes_ended || !calls_ended) {

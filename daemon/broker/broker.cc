@@ -227,8 +227,7 @@ void Broker::Stop() {
     waiters.swap(waiters_);
   }
   for (auto& [group, waiter] : waiters) {
-    waiter.done(MakeError(Code::kUnavailable, Reason::kStopping,
-                          "the daemon is about to stop: retry when it is back"));
+    waiter.done(Stopping());
   }
   StopReaders();
   Event event;
@@ -260,8 +259,7 @@ Result<peers::Registrar::Admitted> Broker::Admit(const peers::Peer& peer,
     MutexLock lock(mutex_);
     const Time now = BootClock::now();
     if (stopping_) {
-      return MakeError(Code::kUnavailable, Reason::kStopping,
-                       "the daemon is about to stop: retry when it is back");
+      return Stopping();
     }
     if (keep_out_) return *keep_out_;
     const SessionId resumed{hello.resume_session_id};
@@ -342,8 +340,7 @@ Result<Grant> Broker::Allocate(const peers::Peer& peer, std::uint64_t push_tag,
   {
     MutexLock lock(mutex_);
     if (stopping_) {
-      return MakeError(Code::kUnavailable, Reason::kStopping,
-                       "the daemon is about to stop: retry when it is back");
+      return Stopping();
     }
     allocated = ledger_.Allocate(command, BootClock::now(), effects);
   }
@@ -436,8 +433,7 @@ std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uin
     MutexLock lock(mutex_);
     group = ledger_.FindGroup(session, lease);
     if (stopping_) {
-      group = MakeError(Code::kUnavailable, Reason::kStopping,
-                        "the daemon is about to stop: retry when it is back");
+      group = Stopping();
     } else if (!group.ok()) {
       if (std::optional<Error> failure = FailureOf(session, lease)) group = *std::move(failure);
     }

@@ -55,10 +55,9 @@ struct Options {
   std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
   std::function<bool(const ledger::UserSpec&)> is_administrator;
   std::function<bool(const ledger::UserSpec&)> is_observer;  // sees everything
-  // A GPU is out of service, drained or lost: it has no lease any more. From any thread.
-  std::function<void(const state::RetiredGpu& gpu)> on_retired;
-  // One that was, and may not be among the pools any more, is to be served again.
-  std::function<void(const std::string& uuid)> on_returned;
+  // The next image of the daemon is to have other GPUs than this one, for `why`: see retired().
+  // From any thread.
+  std::function<void(const std::string& why)> on_retired;
   // Where leases outlive this process; null: nowhere.
   std::shared_ptr<state::KeeperLink> keeper;
   std::array<std::uint8_t, 16> instance{};  // names this life of the leases
@@ -78,6 +77,8 @@ struct Restored {
 
 // What a lease that the caller may not see is for him, as one that does not exist.
 Error NotVisible();
+// The daemon is about to stop.
+Error Stopping();
 
 class Broker : public peers::Registrar {
  public:
@@ -155,6 +156,9 @@ class Broker : public peers::Registrar {
   enum class DrainMode { kWait, kAsk, kEnd };
   Result<std::size_t> Drain(const peers::Peer& peer, std::string_view uuid, DrainMode mode);
   Status Undrain(const peers::Peer& peer, std::string_view uuid);
+  // The GPUs that are out of service, drained or lost, and without a lease. Once Stop() has been
+  // called and the last call has ended, they are those of the next image.
+  std::vector<state::RetiredGpu> retired() const;
   // Those that an earlier life took out of service; before Start().
   void KeepRetired(std::vector<state::RetiredGpu> gpus);
   // The GPU's memory is lost, for `why`: every lease on it ends, and the daemon lets go of it. At

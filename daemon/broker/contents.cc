@@ -61,8 +61,7 @@ std::uint64_t Broker::AwaitSealed(const peers::Peer& peer, LeaseId id, SealedCal
     MutexLock lock(mutex_);
     const ledger::Lease* const lease = ledger_.FindLease(id);
     if (stopping_) {
-      answer = MakeError(Code::kUnavailable, Reason::kStopping,
-                         "the daemon is about to stop: retry when it is back");
+      answer = Stopping();
     } else if (lease != nullptr && ledger_.MaySee(user, *lease)) {
       if (!lease->loading || lease->sealed) {
         answer = FullViewOf(*lease, user);
@@ -125,8 +124,7 @@ void Broker::StopReaders() {
     readers.swap(readers_);
   }
   for (const auto& [lease, reader] : readers) {
-    reader.done(MakeError(Code::kUnavailable, Reason::kStopping,
-                          "the daemon is about to stop: retry when it is back"));
+    reader.done(Stopping());
   }
 }
 

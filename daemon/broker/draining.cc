@@ -58,6 +58,7 @@ Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid
   Effects effects;
   {
     MutexLock lock(mutex_);
+    if (stopping_) return Stopping();
     const Time now = BootClock::now();
     StartDraining(pool, effects);
     if (mode != DrainMode::kWait) {
@@ -85,6 +86,7 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
   bool was_retired = false;
   {
     MutexLock lock(mutex_);
+    if (stopping_) return Stopping();
     was_retired = std::erase_if(retired_, [&](const auto& gpu) { return gpu.uuid == uuid; }) > 0;
     const bool draining = pool != ledger::kNoPool && watches_[pool].draining;
     if (!was_retired && !draining) {
@@ -104,8 +106,13 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
                   std::to_string(peer.user.uid));
   Carry(std::move(effects));
   KeepNode();
-  if (was_retired) options_.on_returned(std::string(uuid));
+  if (was_retired) options_.on_retired(std::string(uuid) + " is put back into service");
   return {};
+}
+
+std::vector<state::RetiredGpu> Broker::retired() const {
+  MutexLock lock(mutex_);
+  return retired_;
 }
 
 void Broker::Lose(std::string_view uuid, const std::string& why) {
@@ -146,7 +153,8 @@ void Broker::CheckDrained() {
   }
   if (empty.empty()) return;
   KeepNode();
-  for (const state::RetiredGpu& gpu : empty) options_.on_retired(gpu);
+  for (const state::RetiredGpu& gpu : empty)
+    options_.on_retired(gpu.uuid + (gpu.lost ? " is lost" : " is drained"));
 }
 
 void Broker::KeepRetired(std::vector<state::RetiredGpu> gpus) {

@@ -18,6 +18,11 @@ Error NotVisible() {
                    "no such lease, or none that you may see");
 }
 
+Error Stopping() {
+  return MakeError(Code::kUnavailable, Reason::kStopping,
+                   "the daemon is about to stop: retry when it is back");
+}
+
 LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
   LeaseView view;
   view.lease = lease;

@@ -71,15 +71,19 @@ void LeaseService::Listen(grpc::ServerCompletionQueue& queue) {
       });
     };
   };
-  ListenUnary(async_, queue, &Async::RequestAllocate, with_peer(&LeaseService::Allocate));
-  ListenUnary(async_, queue, &Async::RequestOpen, with_peer(&LeaseService::Open));
-  ListenUnary(async_, queue, &Async::RequestClose, with_peer(&LeaseService::Close));
-  ListenUnary(async_, queue, &Async::RequestRelease, with_peer(&LeaseService::Release));
-  ListenUnary(async_, queue, &Async::RequestGetLease, with_peer(&LeaseService::GetLease));
-  ListenUnary(async_, queue, &Async::RequestListLeases, with_peer(&LeaseService::ListLeases));
-  ListenUnary(async_, queue, &Async::RequestSeal, with_peer(&LeaseService::Seal));
-  ListenUnary(async_, queue, &Async::RequestClaim, with_peer(&LeaseService::Claim));
-  ListenUnary(async_, queue, &Async::RequestGetDirectory, with_peer(&LeaseService::GetDirectory));
+  ListenUnary(services_, async_, queue, &Async::RequestAllocate,
+              with_peer(&LeaseService::Allocate));
+  ListenUnary(services_, async_, queue, &Async::RequestOpen, with_peer(&LeaseService::Open));
+  ListenUnary(services_, async_, queue, &Async::RequestClose, with_peer(&LeaseService::Close));
+  ListenUnary(services_, async_, queue, &Async::RequestRelease, with_peer(&LeaseService::Release));
+  ListenUnary(services_, async_, queue, &Async::RequestGetLease,
+              with_peer(&LeaseService::GetLease));
+  ListenUnary(services_, async_, queue, &Async::RequestListLeases,
+              with_peer(&LeaseService::ListLeases));
+  ListenUnary(services_, async_, queue, &Async::RequestSeal, with_peer(&LeaseService::Seal));
+  ListenUnary(services_, async_, queue, &Async::RequestClaim, with_peer(&LeaseService::Claim));
+  ListenUnary(services_, async_, queue, &Async::RequestGetDirectory,
+              with_peer(&LeaseService::GetDirectory));
   AwaitCall<AwaitMethod>::Listen(services_, async_, queue);
   AwaitCall<AwaitSealedMethod>::Listen(services_, async_, queue);
   WatchCall::Listen(services_, async_, queue);

@@ -26,27 +26,14 @@ void Renewal::Want(const std::string& why) {
   }
 }
 
-void Renewal::Retire(const state::RetiredGpu& gpu, const std::vector<std::string>& shown) {
-  std::erase_if(next_.retired, [&](const auto& other) { return other.uuid == gpu.uuid; });
-  next_.retired.push_back(gpu);
-  Serve(shown);
-  Want(gpu.uuid + (gpu.lost ? " is lost" : " is drained"));
-}
-
-void Renewal::Return(const std::string& uuid, const std::vector<std::string>& shown) {
-  std::erase_if(next_.retired, [&](const auto& other) { return other.uuid == uuid; });
-  Serve(shown);
-  if (std::find(shown.begin(), shown.end(), uuid) == shown.end()) next_.served.push_back(uuid);
-  Want(uuid + " is put back into service");
-}
-
-// The next image serves what is shown and not retired.
-void Renewal::Serve(const std::vector<std::string>& shown) {
+void Renewal::SetRetired(std::vector<state::RetiredGpu> retired,
+                         const std::vector<std::string>& known) {
+  next_.retired = std::move(retired);
   next_.served.clear();
-  for (const std::string& one : shown) {
+  for (const std::string& uuid : known) {
     if (std::none_of(next_.retired.begin(), next_.retired.end(),
-                     [&](const auto& gpu) { return gpu.uuid == one; }))
-      next_.served.push_back(one);
+                     [&](const auto& gpu) { return gpu.uuid == uuid; }))
+      next_.served.push_back(uuid);
   }
 }
 

@@ -21,9 +21,9 @@ class Renewal {
 
   // Wants one, for `why`. The loop ends once it is due: at once, or when it has become harmless.
   void Want(const std::string& why);
-  // Wants one without the GPU, or with it again; `shown` are those that the driver shows now.
-  void Retire(const state::RetiredGpu& gpu, const std::vector<std::string>& shown);
-  void Return(const std::string& uuid, const std::vector<std::string>& shown);
+  // The next image is to have these GPUs retired, and to serve the others of `known`, which are
+  // those that the driver shows now and those that were retired.
+  void SetRetired(std::vector<state::RetiredGpu> retired, const std::vector<std::string>& known);
   bool wanted() const { return !why_.empty(); }
   bool due() const { return due_; }
   const std::string& why() const { return why_; }
@@ -31,7 +31,6 @@ class Renewal {
   Continuation& next() { return next_; }
 
  private:
-  void Serve(const std::vector<std::string>& shown);
   void Try();
 
   peers::EventLoop& loop_;

@@ -162,7 +162,7 @@ class ChaosTest : public ::testing::Test {
     // A fault may keep a lease for ever: then it is still draining.
     daemon_.node().ClearFaults();
     const e2e::Ended drained = run({"drain", uuid, "--force", "--yes"});
-    EXPECT_EQ(drained.exit_code, 0) << drained.output;
+    EXPECT_EQ(drained.exit_code, 0) << drained.output << run({"leases", "-o", "json"}).output;
     const e2e::Ended undrained = run({"undrain", uuid});
     EXPECT_EQ(undrained.exit_code, 0) << undrained.output;
   }
@@ -179,7 +179,8 @@ class ChaosTest : public ::testing::Test {
       undrained = e2e::RunProgram(
           {ctl, "--runtime-dir", daemon_.runtime_dir(), "undrain", daemon_.node().uuid_text(gpu)});
       return undrained.exit_code == 0;
-    })) << undrained.output;
+    })) << undrained.output
+        << e2e::RunProgram({ctl, "--runtime-dir", daemon_.runtime_dir(), "gpus"}).output;
   }
 
   void InjectFault() {

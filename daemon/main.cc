@@ -119,10 +119,8 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     return membership.Get()->IsObserver(user);
   };
   options.report = [](const std::string& line) { spdlog::warn("{}", line); };
-  std::function<void(const std::string&, bool)> on_drained;
-  options.on_drained = [&](const std::string& uuid, bool drained) {
-    loop.Post([&, uuid, drained] { on_drained(uuid, drained); });
-  };
+  std::function<void(const std::string&)> on_retired;
+  options.on_retired = [&](const std::string& why) { loop.Post([&, why] { on_retired(why); }); };
   broker::Broker broker(std::move(options));
 
   peers::PeerTable table;
@@ -137,7 +135,7 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
       [&](UniqueFd connection) { server.Serve(std::move(connection)); },
       std::move(reception_options));
   broker.Attach(reception.get());
-  broker.KeepDrained(continuation.drained.empty() ? found.drained : continuation.drained);
+  broker.KeepRetired(before ? continuation.retired : found.retired);
   keeper.Start(broker, std::move(found));
 
   startup::Reload reload(line, settings, membership, broker, *reception);
@@ -164,15 +162,13 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
     watchdog.emplace(loop, *interval, ask, startup::FeedWatchdog);
   }
 
-  // Without a keeper, what leases hold would end with this image; and the next one reads the
-  // configuration again.
+  // Without a keeper, what leases hold would end with this image; the next one reads the
+  // configuration again; and a driver call that has not returned would hold the exec up.
   startup::Renewal renewal(loop, continuation, [&] {
-    return (keeper.link()->connected() || broker.lease_count() == 0) &&
+    return (keeper.link()->connected() || broker.lease_count() == 0) && broker.idle() &&
            startup::LoadSettings(line).ok();
   });
-  on_drained = [&](const std::string& uuid, bool drained) {
-    renewal.Drain(uuid, drained, machine->Uuids());
-  };
+  on_retired = [&](const std::string& why) { renewal.Want(why); };
   const startup::Arrivals arrivals(loop, broker, renewal, settings, *machine, [&] {
     spdlog::info("gpuleased {} serves {} (up to {} connections, {} chunks)", GPULEASE_VERSION,
                  paths.directory, budget->connections, budget->chunks);
@@ -195,6 +191,9 @@ int Run(char** arguments, const startup::CommandLine& line, const settings::Sett
   if (!renews) peers::RemoveSockets(*endpoint, paths);
   const bool lanes_ended = broker.StopLanes(kLanesEnd);
   if (renews) {
+    std::vector<std::string> known = machine->Uuids();
+    for (const state::RetiredGpu& gpu : continuation.retired) known.push_back(gpu.uuid);
+    renewal.SetRetired(broker.retired(), known);
     return Fail(startup::ContinueAs(arguments, *endpoint, renewal.next()));
   }
   if (!lanes_ended || !calls_ended) {

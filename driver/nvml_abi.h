@@ -71,4 +71,16 @@ struct nvmlProcessInfo_t {
 static_assert(sizeof(nvmlProcessInfo_t) == 24);
 inline constexpr unsigned long long kValueNotAvailable = ~0ull;
 
+using nvmlEventSet_t = struct nvmlEventSet_st*;
+inline constexpr unsigned long long kEventTypeXidCriticalError = 8;
+
+struct nvmlEventData_t {
+  nvmlDevice_t device;
+  unsigned long long eventType;
+  unsigned long long eventData;  // of an Xid event, its number
+  unsigned int gpuInstanceId;
+  unsigned int computeInstanceId;
+};
+static_assert(sizeof(nvmlEventData_t) == 32);
+
 }  // namespace gpulease::nvml

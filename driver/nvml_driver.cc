@@ -152,6 +152,57 @@ Result<std::vector<GpuProcess>> NvmlDriver::Processes(const std::string& uuid) c
   return processes;
 }
 
+struct XidEvents::State {
+  std::shared_ptr<const NvmlDriver> nvml;
+  nvml::nvmlEventSet_t set = nullptr;
+  std::map<nvml::nvmlDevice_t, std::string> uuids;
+
+  ~State() {
+    if (set != nullptr) nvml->impl_->nvmlEventSetFree(set);
+  }
+};
+
+Result<XidEvents> XidEvents::Open(std::shared_ptr<const NvmlDriver> nvml,
+                                  const std::vector<std::string>& uuids) {
+  const auto state = std::make_shared<State>();
+  state->nvml = std::move(nvml);
+  NvmlDriver::Impl& impl = *state->nvml->impl_;
+  nvml::nvmlReturn_t result = impl.nvmlEventSetCreate(&state->set);
+  if (result != nvml::NVML_SUCCESS) {
+    state->set = nullptr;
+    return impl.MakeError("nvmlEventSetCreate", result);
+  }
+  for (const std::string& uuid : uuids) {
+    const Result<nvml::nvmlDevice_t> device = impl.Device(uuid);
+    if (!device.ok()) continue;
+    const nvml::nvmlReturn_t registered =
+        impl.nvmlDeviceRegisterEvents(*device, nvml::kEventTypeXidCriticalError, state->set);
+    if (registered == nvml::NVML_SUCCESS) {
+      state->uuids.emplace(*device, uuid);
+    } else {
+      result = registered;
+    }
+  }
+  if (state->uuids.empty()) {
+    return impl.MakeError("nvmlDeviceRegisterEvents",
+                          result == nvml::NVML_SUCCESS ? nvml::NVML_ERROR_NOT_SUPPORTED : result);
+  }
+  return XidEvents(state);
+}
+
+Result<std::optional<Xid>> XidEvents::Wait(std::chrono::milliseconds most) {
+  nvml::nvmlEventData_t data = {};
+  const NvmlDriver::Impl& impl = *state_->nvml->impl_;
+  const nvml::nvmlReturn_t result =
+      impl.nvmlEventSetWait_v2(state_->set, &data, static_cast<unsigned int>(most.count()));
+  if (result == nvml::NVML_ERROR_TIMEOUT) return std::optional<Xid>();
+  if (result != nvml::NVML_SUCCESS) return impl.MakeError("nvmlEventSetWait_v2", result);
+  const auto known = state_->uuids.find(data.device);
+  if (data.eventType != nvml::kEventTypeXidCriticalError || known == state_->uuids.end())
+    return std::optional<Xid>();
+  return std::optional(Xid{known->second, data.eventData});
+}
+
 std::string NvmlDriver::driver_version() const { return impl_->driver_version; }
 
 }  // namespace gpulease::driver

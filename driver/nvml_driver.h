@@ -5,8 +5,12 @@
 // it is served all the same.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/bytes.h"
@@ -26,6 +30,31 @@ struct GpuProcess {
   Bytes used = 0;  // 0 when the driver does not say
 };
 
+// An error that the driver reports of a GPU, by the number that NVIDIA gave it.
+struct Xid {
+  std::string uuid;
+  std::uint64_t number = 0;
+};
+
+class NvmlDriver;
+
+// Xid errors of some GPUs, from when it was opened. One thread waits at a time.
+class XidEvents {
+ public:
+  // GPUs whose events the driver does not tell are left out.
+  // Errors: kFailedPrecondition/kUnsupported when those of none are told; kInternal/kDriver.
+  static Result<XidEvents> Open(std::shared_ptr<const NvmlDriver> nvml,
+                                const std::vector<std::string>& uuids);
+  // The next one; nothing when there was none in that time.
+  // Errors: kUnavailable/kGpuUnavailable when a GPU is lost; kInternal/kDriver.
+  Result<std::optional<Xid>> Wait(std::chrono::milliseconds most);
+
+ private:
+  struct State;
+  explicit XidEvents(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
 // One loaded NVML. Usable from every thread. It is never unloaded.
 class NvmlDriver {
  public:
@@ -41,6 +70,7 @@ class NvmlDriver {
   std::string driver_version() const;  // "580.159.04"
 
  private:
+  friend class XidEvents;
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };

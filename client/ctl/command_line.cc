@@ -46,7 +46,8 @@ Result<Invocation> ParseCommandLine(int argc, const char* const* argv) {
   const VerbSpec* verb = FindVerb(invocation.verb.empty() ? kDefaultVerb : invocation.verb);
   if (invocation.help || invocation.version) return invocation;
   invocation.verb = verb->name;
-  if (!verb->argument.empty() && invocation.argument.empty())
+  // "[USAGE]" may be left out.
+  if (!verb->argument.empty() && verb->argument.front() != '[' && invocation.argument.empty())
     return Usage(verb->name + " wants " + verb->argument);
   return invocation;
 }

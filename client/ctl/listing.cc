@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/usage_hint.h"
 
 namespace gpulease::ctl {
 namespace {
@@ -116,7 +117,7 @@ Table HolderTable(const v1::Lease& lease) {
       .Build(lease.holders());
 }
 
-Table BlockerTable(const v1::Lease& lease) {
+Table BlockerTable(const google::protobuf::RepeatedPtrField<v1::Blocker>& blockers) {
   using Row = v1::Blocker;
   return Builder<Row>()
       .Add({"lease_id", "LEASE", Unit::kId}, [](const Row& row) { return Number(row.lease_id()); })
@@ -124,7 +125,7 @@ Table BlockerTable(const v1::Lease& lease) {
       .Add({"uid", "UID"}, [](const Row& row) { return Number(row.uid()); })
       .Add({"size_bytes", "SIZE", Unit::kBytes},
            [](const Row& row) { return Number(row.size_bytes()); })
-      .Build(lease.blockers());
+      .Build(blockers);
 }
 
 Table ChunkTable(const v1::Lease& lease) {
@@ -151,6 +152,23 @@ bool IsUnusual(v1::LeaseState state) {
          state == v1::LEASE_STATE_QUARANTINED;
 }
 
+// "leased", or what it is beside that.
+std::string Status(const v1::Lease& lease) {
+  if (lease.state() != v1::LEASE_STATE_LEASED) return Word(lease.state());
+  if (lease.orphan()) return lease.sealed() ? "orphan, sealed" : "orphan";
+  if (lease.loading()) return "loading";
+  return lease.sealed() ? "sealed" : Word(lease.state());
+}
+
+// "no", "until it is released", "by 10 s", "by 10 s, 4 s left".
+std::string Lifetime(const v1::Lease& lease) {
+  if (lease.persistent()) return "until it is released";
+  if (lease.linger_ms() == 0) return "no";
+  std::string text = "by " + FormatMillis(static_cast<std::int64_t>(lease.linger_ms()));
+  if (lease.ends_in_ms() > 0) text += ", " + FormatMillis(lease.ends_in_ms()) + " left";
+  return text;
+}
+
 using LeaseBuilder = Builder<v1::Lease>;
 
 // What listing and record share; the record shows more of it in text.
@@ -167,8 +185,10 @@ LeaseBuilder LeaseColumns(bool record) {
       .Add({"name", heading("NAME", "name")}, [](const Row& row) { return Text(row.name()); })
       .Add({"owner", heading("OWNER", "owner"), record ? Unit::kNone : Unit::kShortUser},
            [](const Row& row) { return Text(row.owner()); })
-      .Add({"state", heading("STATE", "state")},
-           [](const Row& row) { return Text(Word(row.state()), IsUnusual(row.state())); })
+      .Add({"state", "state", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Text(Word(row.state())); })
+      .Add({"", heading("STATE", "state"), Unit::kNone, Show::kTextOnly},
+           [](const Row& row) { return Text(Status(row), IsUnusual(row.state())); })
       .Add({"queue_position", heading("PLACE", "place in queue"), Unit::kNone, Show::kUnlessEmpty},
            [](const Row& row) { return Number(row.queue_position()); })
       .Add({"size_bytes", heading("SIZE", "size"), Unit::kBytes},
@@ -196,6 +216,22 @@ LeaseBuilder LeaseColumns(bool record) {
            [](const Row& row) { return Text(row.tenant()); })
       .Add({"generation", "generation", Unit::kNone, detail},
            [](const Row& row) { return Number(row.generation()); })
+      .Add({"persistent", "persistent", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Flag(row.persistent()); })
+      .Add({"linger_ms", "linger", Unit::kMillis, Show::kJsonOnly},
+           [](const Row& row) { return Number(row.linger_ms()); })
+      .Add({"ends_in_ms", "ends in", Unit::kMillis, Show::kJsonOnly},
+           [](const Row& row) { return Signed(row.ends_in_ms()); })
+      .Add({"has_directory", "directory", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Flag(row.has_directory()); })
+      .Add({"orphan", "orphan", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Flag(row.orphan()); })
+      .Add({"loading", "loading", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Flag(row.loading()); })
+      .Add({"sealed", "sealed", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Flag(row.sealed()); })
+      .Add({"content_tag", "contents", Unit::kNone, record ? Show::kUnlessEmpty : Show::kJsonOnly},
+           [](const Row& row) { return Text(row.content_tag()); })
       .Add({"labels", "labels", Unit::kNone, record ? Show::kUnlessEmpty : Show::kJsonOnly},
            [](const Row& row) { return Labels(row); })
       .Add({"death_notice", "death notice", Unit::kNone,
@@ -203,6 +239,9 @@ LeaseBuilder LeaseColumns(bool record) {
            [](const Row& row) { return Flag(row.death_notice()); })
       .Add({"chunks", "chunks", Unit::kNone, Show::kJsonOnly},
            [](const Row& row) { return Rows(ChunkTable(row)); });
+  if (record)
+    builder.Add({"", "outlives its owner", Unit::kNone, Show::kTextOnly},
+                [](const Row& row) { return Text(Lifetime(row)); });
   if (record)
     builder.Add({"", "chunks", Unit::kNone, Show::kTextOnly}, [](const Row& row) {
       return Number(static_cast<std::uint64_t>(row.chunks_size()));
@@ -216,7 +255,7 @@ LeaseBuilder LeaseColumns(bool record) {
   if (!record) builder.Add({"age_ms", "AGE", Unit::kMillis}, age);
   builder.Add({"blockers", "waits for memory of", Unit::kNone,
                record ? Show::kUnlessEmpty : Show::kJsonOnly},
-              [](const Row& row) { return Rows(BlockerTable(row)); });
+              [](const Row& row) { return Rows(BlockerTable(row.blockers())); });
   return builder;
 }
 
@@ -287,6 +326,62 @@ Table HostTable(const v1::GetNodeResponse& node) {
       .Add({"huge_page_free_bytes", "FREE HUGE PAGES", Unit::kBytes, Show::kUnlessEmpty},
            [](const Row& row) { return Number(row.huge_page_free_bytes()); })
       .Build(node.host());
+}
+
+Table BudgetTable(const v1::GetBudgetResponse& budget) {
+  using Row = v1::Budget;
+  return Builder<Row>()
+      .Add({"", "WHERE", Unit::kNone, Show::kTextOnly},
+           [](const Row& row) {
+             return Text(row.kind() == v1::MEMORY_KIND_DEVICE
+                             ? ShortUuid(row.gpu_uuid())
+                             : "NUMA node " + std::to_string(row.numa_node()));
+           })
+      .Add({"kind", "kind", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Text(Word(row.kind())); })
+      .Add({"gpu_uuid", "GPU", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Text(row.gpu_uuid()); })
+      .Add({"numa_node", "NUMA node", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Signed(row.numa_node()); })
+      .Add({"leasable_bytes", "LEASABLE NOW", Unit::kBytes},
+           [](const Row& row) { return Number(row.leasable_bytes()); })
+      .Add({"mine_bytes", "MINE", Unit::kBytes},
+           [](const Row& row) { return Number(row.mine_bytes()); })
+      .Add({"tenant_left_bytes", "LEFT OF LIMIT", Unit::kLimit},
+           [](const Row& row) {
+             return Number(row.tenant_left_bytes() == ~std::uint64_t{0} ? 0
+                                                                        : row.tenant_left_bytes());
+           })
+      .Add({"free_bytes", "FREE", Unit::kBytes},
+           [](const Row& row) { return Number(row.free_bytes()); })
+      .Add({"waiting", "WAITING"}, [](const Row& row) { return Number(row.waiting()); })
+      .Add({"message", "NOTHING NOW SINCE", Unit::kNone, Show::kUnlessEmpty},
+           [](const Row& row) { return Text(row.message()); })
+      .Add({"holders", "WHAT WOULD MAKE ROOM", Unit::kNone, Show::kUnlessEmpty},
+           [](const Row& row) { return Rows(BlockerTable(row.holders())); })
+      .Build(budget.budgets());
+}
+
+Table AdviceTable(std::string_view name) {
+  using Row = UsageAdvice;
+  std::vector<UsageAdvice> rows;
+  for (const UsageAdvice& advice : kUsageAdvice) {
+    if (name.empty() || advice.name == name) rows.push_back(advice);
+  }
+  const auto text = [](std::string_view word) { return Text(std::string(word)); };
+  return Builder<Row>()
+      .Add({"usage", "USAGE"}, [&](const Row& row) { return text(row.name); })
+      .Add({"purpose", "FOR WHAT"}, [&](const Row& row) { return text(row.purpose); })
+      .Add({"kind", "MEMORY"}, [&](const Row& row) { return text(row.host ? "host" : "device"); })
+      .Add({"page_size", "PAGES"},
+           [&](const Row& row) {
+             return text(row.pages == UsageAdvice::Pages::kAuto    ? "huge where there are some"
+                         : row.pages == UsageAdvice::Pages::kSmall ? "small"
+                                                                   : "2 MiB");
+           })
+      .Add({"placement", "WHERE"}, [&](const Row& row) { return text(row.placement); })
+      .Add({"reason", "SINCE"}, [&](const Row& row) { return text(row.reason); })
+      .Build(rows);
 }
 
 Table TenantTable(const v1::GetNodeResponse& node) {

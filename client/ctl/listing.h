@@ -5,6 +5,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "client/ctl/table.h"
@@ -19,6 +20,9 @@ Table GpuTable(const v1::GetNodeResponse& node, bool brief);
 Table HostTable(const v1::GetNodeResponse& node);
 Table TenantTable(const v1::GetNodeResponse& node);
 Table LeaseTable(const std::vector<v1::Lease>& leases);
+Table BudgetTable(const v1::GetBudgetResponse& budget);
+// Of all hints, or one: base/usage_hint.h.
+Table AdviceTable(std::string_view name);
 Table SessionTable(const std::vector<v1::Session>& sessions);
 
 // Records.

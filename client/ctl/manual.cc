@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/usage_hint.h"
 #include "client/ctl/exit_code.h"
 
 namespace gpulease::ctl {
@@ -202,6 +203,12 @@ std::string ManPage(std::string_view version) {
   page += ".SH ENVIRONMENT\n";
   for (const Meaning& variable : kEnvironment)
     page += ".TP\n.B " + Roff(variable.what) + "\n" + Roff(variable.meaning) + "\n";
+  page += ".SH USAGES\nWhich memory is right for what; requests may name one.\n";
+  for (const UsageAdvice& advice : kUsageAdvice) {
+    page += ".TP\n.B " + Roff(advice.name) + "\n" + Roff(advice.purpose) + ": " +
+            (advice.host ? "pinned host memory " : "GPU memory ") + Roff(advice.placement) + "; " +
+            Roff(advice.reason) + ".\n";
+  }
   page +=
       ".SH FILES\n.TP\n.I /run/gpulease/gpulease.sock\nthe daemon's gRPC socket\n.SH EXAMPLES\n";
   for (const Meaning& example : kExamples)
@@ -220,6 +227,9 @@ std::string BashCompletion() {
     if (!words.empty() && !verb.argument.empty()) words += " ";
     if (verb.argument == "NAME|ID")
       words += kLeaseWords;
+    else if (verb.argument == "[USAGE]")
+      for (const UsageAdvice& advice : kUsageAdvice)
+        words += (words.empty() ? "" : " ") + std::string(advice.name);
     else if (!verb.argument.empty())
       words += verb.argument;
     if (!words.empty()) cases += "    " + verb.name + ") words+=\" " + words + "\" ;;\n";

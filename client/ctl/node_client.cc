@@ -100,6 +100,10 @@ Result<v1::GetNodeResponse> NodeClient::GetNode() {
   return Call(*node_, &v1::NodeService::Stub::GetNode, v1::GetNodeRequest());
 }
 
+Result<v1::GetBudgetResponse> NodeClient::GetBudget() {
+  return Call(*node_, &v1::NodeService::Stub::GetBudget, v1::GetBudgetRequest());
+}
+
 Result<std::vector<v1::Session>> NodeClient::ListSessions() {
   std::vector<v1::Session> all;
   v1::ListSessionsRequest request;
@@ -117,6 +121,7 @@ Result<std::vector<v1::Lease>> NodeClient::ListLeases(const LeaseFilter& filter)
   v1::ListLeasesRequest request;
   request.set_gpu_uuid(filter.gpu_uuid);
   if (filter.uid) request.set_uid(*filter.uid);
+  request.set_orphans(filter.orphans);
   do {
     auto page = Call(*leases_, &v1::LeaseService::Stub::ListLeases, request);
     if (!page.ok()) return std::move(page).error();

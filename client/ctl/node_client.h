@@ -23,6 +23,7 @@ namespace gpulease::ctl {
 struct LeaseFilter {
   std::string gpu_uuid;  // empty: all
   std::optional<std::uint32_t> uid;
+  bool orphans = false;  // those alone that outlived their owner
 };
 
 // Errors of every call are the daemon's, with their details. Besides:
@@ -35,6 +36,7 @@ class NodeClient {
   static Result<NodeClient> Connect(const RuntimePaths& paths);
 
   Result<v1::GetNodeResponse> GetNode();
+  Result<v1::GetBudgetResponse> GetBudget();
   Result<std::vector<v1::Session>> ListSessions();
   Result<std::vector<v1::Lease>> ListLeases(const LeaseFilter& filter);
   Result<v1::DrainResponse> Drain(const std::string& uuid, v1::DrainMode mode);

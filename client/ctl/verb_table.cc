@@ -25,7 +25,25 @@ std::span<const VerbSpec> Verbs() {
        "the leases that you own, hold or may open; for operators and administrators, all",
        "",
        {{"--gpu", "UUID", "only those on this GPU", {}, &Invocation::gpu, nullptr},
-        {"--user", "NAME|UID", "only those of this user", {}, &Invocation::user, nullptr}}},
+        {"--user", "NAME|UID", "only those of this user", {}, &Invocation::user, nullptr},
+        {"--orphans",
+         "",
+         "only those that outlived their owner",
+         {},
+         nullptr,
+         &Invocation::orphans}}},
+      {"budget",
+       "",
+       "what may still be leased, by you, and what would make room",
+       "For each GPU and NUMA node: the largest lease that would be granted now, what your user "
+       "has "
+       "there, and what is left of the tenant's limit. From the daemon's books: no GPU is touched.",
+       {}},
+      {"advise",
+       "[USAGE]",
+       "which memory is right for what",
+       "The table by which the daemon fills in a request that names a usage.",
+       {}},
       {"sessions",
        "",
        "the processes that are connected: yours; for operators and administrators, all",
@@ -40,7 +58,7 @@ std::span<const VerbSpec> Verbs() {
        {}},
       {"release",
        "NAME|ID",
-       "end a lease of any user (administrators)",
+       "end a lease: one of yours that outlived its owner; administrators, any",
        "Its name is free at once. Its holders are told to let go, and the memory is free when the "
        "last of them has, or is dead. With --force all their rights end at once; what a living "
        "process still maps is quarantined until it lets go. Asks before it does so; off a terminal "

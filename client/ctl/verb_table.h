@@ -24,6 +24,7 @@ struct Invocation {
   bool ask = false;
   bool yes = false;
   bool dry_run = false;
+  bool orphans = false;
   bool help = false;
   bool version = false;
 };

@@ -20,6 +20,24 @@
 namespace gpulease::ctl {
 namespace {
 
+TextStyle StyleOf(const Invocation& invocation, const Terminal& terminal) {
+  return {.headings = !invocation.no_headers, .colour = terminal.colour};
+}
+
+// As the options want it; `totals` in text alone.
+void PrintTable(const Table& table, const std::string& totals, const Invocation& invocation,
+                const Terminal& terminal) {
+  if (invocation.output == "json") {
+    PrintJson(table, terminal.out);
+  } else if (invocation.output == "jsonl") {
+    PrintJsonLines(table, terminal.out);
+  } else {
+    PrintText(table, StyleOf(invocation, terminal), terminal.out);
+    if (!totals.empty() && !invocation.no_headers)
+      terminal.out << (table.rows.empty() ? "" : "\n") << totals << "\n";
+  }
+}
+
 // One run of a verb.
 class Command {
  public:
@@ -31,7 +49,7 @@ class Command {
     const Result<v1::GetNodeResponse> node = client_.GetNode();
     if (!node.ok()) return Fail(node.error());
     if (invocation_.output == "table")
-      PrintStatus(*node, Style(), terminal_.out);
+      PrintStatus(*node, StyleOf(invocation_, terminal_), terminal_.out);
     else
       Print(NodeRecord(*node), "");
     return ExitCode::kOk;
@@ -45,7 +63,7 @@ class Command {
   }
 
   ExitCode Leases() {
-    LeaseFilter filter{.gpu_uuid = invocation_.gpu, .uid = {}};
+    LeaseFilter filter{.gpu_uuid = invocation_.gpu, .uid = {}, .orphans = invocation_.orphans};
     if (!invocation_.user.empty()) {
       filter.uid = UserId(invocation_.user);
       if (!filter.uid)
@@ -55,6 +73,17 @@ class Command {
     const Result<std::vector<v1::Lease>> leases = client_.ListLeases(filter);
     if (!leases.ok()) return Fail(leases.error());
     Print(LeaseTable(*leases), LeaseTotals(*leases));
+    return ExitCode::kOk;
+  }
+
+  ExitCode Budget() {
+    const Result<v1::GetBudgetResponse> budget = client_.GetBudget();
+    if (!budget.ok()) return Fail(budget.error());
+    std::string totals = "charged to tenant " + Printable(budget->tenant()) + "; " +
+                         FormatBytes(budget->lasting_bytes()) + " may outlive their owner";
+    if (budget->lasting_left_bytes() != ~std::uint64_t{0})
+      totals += ", " + FormatBytes(budget->lasting_left_bytes()) + " more may";
+    Print(BudgetTable(*budget), totals);
     return ExitCode::kOk;
   }
 
@@ -121,20 +150,8 @@ class Command {
   }
 
  private:
-  TextStyle Style() const {
-    return {.headings = !invocation_.no_headers, .colour = terminal_.colour};
-  }
-
   void Print(const Table& table, const std::string& totals) {
-    if (invocation_.output == "json") {
-      PrintJson(table, terminal_.out);
-    } else if (invocation_.output == "jsonl") {
-      PrintJsonLines(table, terminal_.out);
-    } else {
-      PrintText(table, Style(), terminal_.out);
-      if (!totals.empty() && !invocation_.no_headers)
-        terminal_.out << (table.rows.empty() ? "" : "\n") << totals << "\n";
-    }
+    PrintTable(table, totals, invocation_, terminal_);
   }
 
   ExitCode Fail(const Error& error) {
@@ -246,6 +263,14 @@ std::optional<ExitCode> RunAlone(const Invocation& invocation, const Terminal& t
     terminal.out << kProgram << " " << GPULEASE_VERSION << "\n";
   } else if (invocation.verb == "man") {
     terminal.out << ManPage(GPULEASE_VERSION);
+  } else if (invocation.verb == "advise") {
+    const Table advice = AdviceTable(invocation.argument);
+    if (advice.rows.empty()) {
+      terminal.messages << kProgram << ": no usage is called '" << invocation.argument
+                        << "': see gpuleasectl advise\n";
+      return ExitCode::kUsage;
+    }
+    PrintTable(advice, "", invocation, terminal);
   } else if (invocation.verb == "completion") {
     if (invocation.argument != "bash") {
       terminal.messages << kProgram << ": completion is for bash alone\n";
@@ -292,6 +317,7 @@ ExitCode Run(const Invocation& invocation, const Terminal& terminal) {
   Command command(invocation, terminal, *paths, std::move(client).value());
   if (invocation.verb == "gpus") return command.Gpus();
   if (invocation.verb == "leases") return command.Leases();
+  if (invocation.verb == "budget") return command.Budget();
   if (invocation.verb == "sessions") return command.Sessions();
   if (invocation.verb == "show") return command.Show();
   if (invocation.verb == "release") return command.Release();

@@ -39,6 +39,10 @@ Event::Type TypeOf(ledger::EventType type) {
       return Event::Type::kExpired;
     case ledger::EventType::kPoolState:
       return Event::Type::kGpuState;
+    case ledger::EventType::kSealed:
+      return Event::Type::kSealed;
+    case ledger::EventType::kDeviceLost:
+      return Event::Type::kDeviceLost;
   }
   return Event::Type::kGpuState;
 }
@@ -82,6 +86,19 @@ Broker::Broker(Options options)
 void Broker::Start() {
   // The first view: what others use already.
   for (PoolWatch& watch : watches_) watch.lane->ObserveAt(BootClock::now());
+  std::vector<std::string> uuids;
+  for (const Pool& pool : options_.pools) {
+    if (pool.spec.kind == ledger::PoolKind::kDevice) uuids.push_back(pool.gpu.uuid);
+  }
+  if (!options_.nvml || uuids.empty() || options_.fatal_xids.empty()) return;
+  Result<driver::XidEvents> events = driver::XidEvents::Open(options_.nvml, uuids);
+  if (!events.ok()) {
+    options_.report("Xid errors are not seen: " + events.error().message);
+    return;
+  }
+  xid_events_ = std::move(*events);
+  xid_listener_ = std::make_unique<memory::Lane>("xids", 1, [this] { return ListenForXids(); });
+  xid_listener_->ObserveAt(BootClock::now());
 }
 
 Broker::~Broker() { StopLanes(std::chrono::seconds(1)); }
@@ -94,6 +111,7 @@ bool Broker::StopLanes(Duration bound) {
   };
   bool all = stop(*makers_);
   for (PoolWatch& watch : watches_) all = stop(*watch.lane) && all;
+  if (xid_listener_) all = stop(*xid_listener_) && all;
   return all;
 }
 
@@ -118,8 +136,11 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
         }
         break;
       case Effect::Kind::kFailed:
-        if (std::optional<Waiter> waiter = TakeWaiter(effect.group))
+        if (std::optional<Waiter> waiter = TakeWaiter(effect.group)) {
           waiter->done(*std::move(effect.error));
+        } else {
+          KeepFailure(effect.leases, {effect.session}, *effect.error);
+        }
         break;
       case Effect::Kind::kDestroy:
         Destroy(effect.lease, effect.pool);
@@ -127,11 +148,15 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
       case Effect::Kind::kObserve:
         watches_[effect.pool].lane->ObserveAt(BootClock::now());
         break;
+      case Effect::Kind::kLoaded:
+        TellReaders(effect.lease);
+        break;
       case Effect::Kind::kForget:
         events_.End(effect.session);
         reception_->Forget(effect.session);
         break;
       case Effect::Kind::kEvent: {
+        if (effect.error) KeepFailure({effect.lease}, effect.sessions, *effect.error);
         Event event;
         event.type = TypeOf(effect.event);
         event.lease_id = effect.lease.value;
@@ -215,9 +240,9 @@ void Broker::Stop() {
     waiters.swap(waiters_);
   }
   for (auto& [group, waiter] : waiters) {
-    waiter.done(MakeError(Code::kUnavailable, Reason::kStopping,
-                          "the daemon is about to stop: retry when it is back"));
+    waiter.done(Stopping());
   }
+  StopReaders();
   Event event;
   event.type = Event::Type::kStopping;
   event.message = "the daemon is about to stop";
@@ -247,8 +272,7 @@ Result<peers::Registrar::Admitted> Broker::Admit(const peers::Peer& peer,
     MutexLock lock(mutex_);
     const Time now = BootClock::now();
     if (stopping_) {
-      return MakeError(Code::kUnavailable, Reason::kStopping,
-                       "the daemon is about to stop: retry when it is back");
+      return Stopping();
     }
     if (keep_out_) return *keep_out_;
     const SessionId resumed{hello.resume_session_id};
@@ -329,8 +353,7 @@ Result<Grant> Broker::Allocate(const peers::Peer& peer, std::uint64_t push_tag,
   {
     MutexLock lock(mutex_);
     if (stopping_) {
-      return MakeError(Code::kUnavailable, Reason::kStopping,
-                       "the daemon is about to stop: retry when it is back");
+      return Stopping();
     }
     allocated = ledger_.Allocate(command, BootClock::now(), effects);
   }
@@ -377,7 +400,9 @@ Result<Grant> Broker::HandOver(SessionId session, std::uint64_t push_tag, GroupI
   }
   if (grant.queued) return grant;
   for (const LeaseView& view : grant.leases) {
-    GPULEASE_RETURN_IF_ERROR(Push(session, push_tag, view.lease, ledger::Access::kReadWrite));
+    GPULEASE_RETURN_IF_ERROR(
+        Push(session, push_tag, view.lease,
+             view.lease.sealed ? ledger::Access::kReadOnly : ledger::Access::kReadWrite));
   }
   return grant;
 }
@@ -421,8 +446,7 @@ std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uin
     MutexLock lock(mutex_);
     group = ledger_.FindGroup(session, lease);
     if (stopping_) {
-      group = MakeError(Code::kUnavailable, Reason::kStopping,
-                        "the daemon is about to stop: retry when it is back");
+      group = Stopping();
     } else if (!group.ok()) {
       if (std::optional<Error> failure = FailureOf(session, lease)) group = *std::move(failure);
     }
@@ -491,6 +515,7 @@ Result<LeaseView> Broker::Open(const peers::Peer& peer, SessionId session, std::
   {
     MutexLock lock(mutex_);
     opened = ledger_.Open(session, lease, access, BootClock::now(), effects);
+    if (!opened.ok()) opened = WhyOver(session, lease, std::move(opened).error());
   }
   return FinishOpen(session, push_tag, std::move(opened), std::move(effects), access);
 }
@@ -519,6 +544,7 @@ Status Broker::CloseHolding(SessionId session, LeaseId lease) {
   {
     MutexLock lock(mutex_);
     status = ledger_.Close(session, lease, BootClock::now(), effects);
+    if (!status.ok()) status = WhyOver(session, lease, std::move(status).error());
   }
   Carry(std::move(effects));
   return status;
@@ -533,6 +559,7 @@ Result<ledger::Released> Broker::Release(const peers::Peer& peer, SessionId sess
   {
     MutexLock lock(mutex_);
     released = ledger_.Release(session, caller, lease, force, BootClock::now(), effects);
+    if (!released.ok()) released = WhyOver(session, lease, std::move(released).error());
   }
   Carry(std::move(effects));
   return released;

@@ -15,6 +15,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_set>
 #include <vector>
@@ -28,6 +30,7 @@
 #include "daemon/memory/lease_memory.h"
 #include "daemon/peers/reception.h"
 #include "daemon/state/keeper_link.h"
+#include "daemon/state/record.h"
 #include "driver/nvml_driver.h"
 
 namespace gpulease::broker {
@@ -47,13 +50,14 @@ struct Options {
   unsigned populate_threads = 1;
   std::shared_ptr<const driver::CudaDriver> cuda;  // null: no GPUs
   std::shared_ptr<const driver::NvmlDriver> nvml;  // null: releases count when they are closed
+  std::set<std::uint32_t> fatal_xids;              // after which a GPU is lost
   // Who pays for a session of this peer.
   std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
   std::function<bool(const ledger::UserSpec&)> is_administrator;
   std::function<bool(const ledger::UserSpec&)> is_observer;  // sees everything
-  // A GPU is drained: it has no lease any more; or one that was, and may not be among the pools any
-  // more, is to be served again. From any thread.
-  std::function<void(const std::string& uuid, bool drained)> on_drained;
+  // The next image of the daemon is to have other GPUs than this one, for `why`: see retired().
+  // From any thread.
+  std::function<void(const std::string& why)> on_retired;
   // Where leases outlive this process; null: nowhere.
   std::shared_ptr<state::KeeperLink> keeper;
   std::array<std::uint8_t, 16> instance{};  // names this life of the leases
@@ -73,6 +77,8 @@ struct Restored {
 
 // What a lease that the caller may not see is for him, as one that does not exist.
 Error NotVisible();
+// The daemon is about to stop.
+Error Stopping();
 
 class Broker : public peers::Registrar {
  public:
@@ -126,9 +132,18 @@ class Broker : public peers::Registrar {
   Status Close(const peers::Peer& peer, ledger::SessionId session, ledger::LeaseId lease);
   Result<ledger::Released> Release(const peers::Peer& peer, ledger::SessionId session,
                                    ledger::LeaseId lease, bool force);
+  Result<LeaseView> Seal(const peers::Peer& peer, ledger::SessionId session, ledger::LeaseId lease,
+                         std::string content_tag, std::shared_ptr<const std::string> directory);
+  // As Await and CancelAwait, for a lease that is being loaded to be sealed.
+  using SealedCallback = std::function<void(Result<LeaseView>)>;
+  std::uint64_t AwaitSealed(const peers::Peer& peer, ledger::LeaseId lease, SealedCallback done);
+  void CancelAwaitSealed(std::uint64_t ticket);
+  Result<LeaseView> Claim(const peers::Peer& peer, ledger::SessionId session,
+                          std::uint64_t push_tag, ledger::LeaseId lease);
+  // Of those that the peer may see.
+  Result<ledger::LeaseId> FindByName(const peers::Peer& peer, const ledger::UserId& owner,
+                                     std::string_view name) const;
   Result<LeaseView> GetLease(const peers::Peer& peer, ledger::LeaseId lease) const;
-  Result<LeaseView> GetLeaseByName(const peers::Peer& peer, const ledger::UserId& owner,
-                                   std::string_view name) const;
   // Those that the peer may see and `wanted` says yes to, with an id above `after`.
   std::vector<LeaseView> ListLeases(const peers::Peer& peer, ledger::LeaseId after,
                                     std::size_t most,
@@ -136,12 +151,21 @@ class Broker : public peers::Registrar {
   std::vector<ledger::Session> ListSessions(const peers::Peer& peer, ledger::SessionId after,
                                             std::size_t most) const;
   NodeView Node();
+  BudgetView Budget(const peers::Peer& peer) const;
   // Errors: those of the API (proto/gpulease/v1/node.proto). Gives how many leases are left.
   enum class DrainMode { kWait, kAsk, kEnd };
   Result<std::size_t> Drain(const peers::Peer& peer, std::string_view uuid, DrainMode mode);
   Status Undrain(const peers::Peer& peer, std::string_view uuid);
-  // Those that an earlier life drained; before Start().
-  void KeepDrained(std::vector<std::string> uuids);
+  // The GPUs that are out of service, drained or lost, and without a lease. Once Stop() has been
+  // called and the last call has ended, they are those of the next image.
+  std::vector<state::RetiredGpu> retired() const;
+  // Those that an earlier life took out of service; before Start().
+  void KeepRetired(std::vector<state::RetiredGpu> gpus);
+  // The GPU's memory is lost, for `why`: every lease on it ends, and the daemon lets go of it. At
+  // once, from any thread; the second time for a GPU nothing happens.
+  void Lose(std::string_view uuid, const std::string& why);
+  // Whether no driver call is in progress.
+  bool idle() const;
   Status CheckSession(const peers::Peer& peer, ledger::SessionId session) const;
   bool IsObserver(const peers::Peer& peer) const { return options_.is_observer(peer.user); }
   bool admits() const;
@@ -165,18 +189,31 @@ class Broker : public peers::Registrar {
     std::uint64_t push_tag = 0;
     GrantCallback done;
   };
+  // Who awaits that a lease is sealed.
+  struct Reader {
+    std::uint64_t ticket = 0;
+    ledger::UserId user;
+    SealedCallback done;
+  };
   // What is known of a pool beside the ledger.
   struct PoolWatch {
     std::unique_ptr<memory::Lane> lane;
     std::unique_ptr<memory::DeviceMemory> device;  // device pools
     GpuState state = GpuState::kReady;
     std::string message;
-    bool draining = false;          // kDraining or kDrained, whatever the driver shows
+    bool draining = false;  // kDraining, kDrained or kLost, whatever the driver shows
+    bool lost = false;
     Time releasing_since = kNever;  // something has been awaited since
     Time observed{};
     int utilization_percent = -1;
     std::vector<Suspect> suspects;
     Time suspects_at{};
+  };
+  // Why a lease is over, for a session that may still come for it.
+  struct Failure {
+    ledger::LeaseId lease;
+    ledger::SessionId session;
+    Error error;
   };
   struct MakeItem {
     ledger::LeaseId lease;
@@ -206,6 +243,11 @@ class Broker : public peers::Registrar {
   // The peer with its roles of now.
   ledger::UserSpec UserOf(const peers::Peer& peer) const;
 
+  // ---- contents (contents.cc)
+  // The lease is sealed, or over.
+  void TellReaders(ledger::LeaseId lease) GPULEASE_EXCLUDES(mutex_);
+  void StopReaders() GPULEASE_EXCLUDES(mutex_);
+
   // ---- the keeper (keeping.cc)
   // Tells it what the effects' command changed.
   void Keep(const ledger::Effects& effects) GPULEASE_EXCLUDES(mutex_);
@@ -214,9 +256,11 @@ class Broker : public peers::Registrar {
   ledger::SessionSpec SpecOf(const peers::Peer& peer) const;
   void RestoreSession(state::Kept& kept, Restored& restored,
                       std::unordered_set<ledger::SessionId>& unclear);
+  using Directories = std::map<ledger::LeaseId, std::shared_ptr<const std::string>>;
+  void RestoreDirectory(state::Kept& kept, Restored& restored, Directories& directories);
   void RestoreLease(state::Kept& kept, bool aside,
-                    const std::unordered_set<ledger::SessionId>& unclear, Restored& restored,
-                    ledger::Effects& effects);
+                    const std::unordered_set<ledger::SessionId>& unclear,
+                    const Directories& directories, Restored& restored, ledger::Effects& effects);
 
   // ---- making and closing chunks (making.cc)
   void MakeOnLane(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
@@ -225,9 +269,13 @@ class Broker : public peers::Registrar {
   // Empty when a lane was not free within `most`; else how it went, as MakeHere.
   std::optional<Status> Make(ledger::GroupId group, const std::vector<MakeItem>& items,
                              std::optional<Duration> most) GPULEASE_EXCLUDES(mutex_);
-  void KeepFailure(ledger::GroupId group, const std::vector<MakeItem>& items, const Error& error)
-      GPULEASE_REQUIRES(mutex_);
+  void KeepFailure(const std::vector<ledger::LeaseId>& leases,
+                   const std::vector<ledger::SessionId>& sessions, const Error& error)
+      GPULEASE_EXCLUDES(mutex_);
   std::optional<Error> FailureOf(ledger::SessionId session, ledger::LeaseId lease) const
+      GPULEASE_REQUIRES(mutex_);
+  // The failure that is known of the lease, or `error`, which the ledger said.
+  Error WhyOver(ledger::SessionId session, ledger::LeaseId lease, Error error) const
       GPULEASE_REQUIRES(mutex_);
   std::vector<MakeItem> ItemsOf(ledger::GroupId group) const GPULEASE_EXCLUDES(mutex_);
   Result<std::shared_ptr<const memory::LeaseMemory>> MakeChunks(ledger::GroupId group,
@@ -238,11 +286,14 @@ class Broker : public peers::Registrar {
 
   // ---- GPUs out of service (draining.cc)
   void StartDraining(ledger::PoolIndex pool, ledger::Effects& effects) GPULEASE_REQUIRES(mutex_);
+  void StartLosing(ledger::PoolIndex pool, const std::string& why, ledger::Effects& effects)
+      GPULEASE_REQUIRES(mutex_);
   // Tells of GPUs whose last lease is gone.
   void CheckDrained() GPULEASE_EXCLUDES(mutex_);
 
   // ---- the driver's and the kernel's view (observing.cc)
   Time ObserveDevice(ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
+  Time ListenForXids() GPULEASE_EXCLUDES(mutex_);
   Time ObserveHost(ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
   Time NextObservation(ledger::PoolIndex pool, Time now) GPULEASE_REQUIRES(mutex_);
   void SetState(ledger::PoolIndex pool, GpuState state, const std::string& message)
@@ -257,15 +308,11 @@ class Broker : public peers::Registrar {
   mutable Mutex mutex_;
   ledger::Ledger ledger_ GPULEASE_GUARDED_BY(mutex_);
   std::map<ledger::GroupId, Waiter> waiters_ GPULEASE_GUARDED_BY(mutex_);
-  // Why groups ended that somebody was to come for and had not yet; the oldest go first.
-  static constexpr std::size_t kMostFailures = 1024;  // of about 500 bytes
-  struct Failure {
-    ledger::LeaseId lease;
-    ledger::SessionId session;
-    Error error;
-  };
+  std::multimap<ledger::LeaseId, Reader> readers_ GPULEASE_GUARDED_BY(mutex_);
+  static constexpr std::size_t kMostFailures = 1024;  // of about 500 bytes; the oldest go first
   std::deque<Failure> failures_ GPULEASE_GUARDED_BY(mutex_);
   std::unordered_set<ledger::LeaseId> kept_ GPULEASE_GUARDED_BY(mutex_);  // the keeper has these
+  std::unordered_set<ledger::LeaseId> kept_directories_ GPULEASE_GUARDED_BY(mutex_);
   std::size_t set_aside_ GPULEASE_GUARDED_BY(mutex_) = 0;  // of its entries, that were not taken up
   std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;
   Time told_deadline_ GPULEASE_GUARDED_BY(mutex_) = kNever;
@@ -273,11 +320,14 @@ class Broker : public peers::Registrar {
   bool stopping_ GPULEASE_GUARDED_BY(mutex_) = false;
   std::optional<Error> keep_out_ GPULEASE_GUARDED_BY(mutex_);
   std::vector<AbsentGpu> missing_ GPULEASE_GUARDED_BY(mutex_);
-  std::vector<std::string> drained_ GPULEASE_GUARDED_BY(mutex_);  // UUIDs, for the keeper
+  std::vector<state::RetiredGpu> retired_ GPULEASE_GUARDED_BY(mutex_);
   std::atomic<bool> any_draining_ = false;
   std::vector<PoolWatch> watches_;  // lane and device never change; the rest is guarded by mutex_
   // Makes what has no lane of its own: host memory, and groups over several GPUs.
   std::unique_ptr<memory::Lane> makers_;
+  // Always in a call of the driver that waits.
+  std::optional<driver::XidEvents> xid_events_;
+  std::unique_ptr<memory::Lane> xid_listener_;
 };
 
 }  // namespace gpulease::broker

@@ -29,12 +29,26 @@ void Broker::StartDraining(PoolIndex pool, Effects& effects) {
   ledger_.SetPoolUsable(pool, false, watch.message, BootClock::now(), effects);
 }
 
+void Broker::StartLosing(PoolIndex pool, const std::string& why, Effects& effects) {
+  PoolWatch& watch = watches_[pool];
+  watch.lost = true;
+  watch.draining = true;
+  watch.state = GpuState::kLost;
+  watch.message = why + "; its leases have ended";
+  watch.suspects.clear();
+  watch.utilization_percent = -1;
+  any_draining_ = true;
+  ledger_.LosePool(pool, why, BootClock::now(), effects);
+}
+
 Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid, DrainMode mode) {
   if (!options_.is_administrator(peer.user)) return AdministratorsAlone();
   const PoolIndex pool = FindGpu(uuid);
   if (pool == ledger::kNoPool) {
     MutexLock lock(mutex_);
-    if (std::find(drained_.begin(), drained_.end(), uuid) != drained_.end()) return std::size_t{0};
+    if (std::any_of(retired_.begin(), retired_.end(),
+                    [&](const auto& gpu) { return gpu.uuid == uuid; }))
+      return std::size_t{0};
     return MakeError(
         Code::kNotFound, Reason::kUnspecified,
         "no GPU " + std::string(uuid) + " is served here: gpuleasectl gpus lists them");
@@ -44,6 +58,7 @@ Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid
   Effects effects;
   {
     MutexLock lock(mutex_);
+    if (stopping_) return Stopping();
     const Time now = BootClock::now();
     StartDraining(pool, effects);
     if (mode != DrainMode::kWait) {
@@ -68,16 +83,18 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
   if (!options_.is_administrator(peer.user)) return AdministratorsAlone();
   const PoolIndex pool = FindGpu(uuid);
   Effects effects;
-  bool was_drained = false;
+  bool was_retired = false;
   {
     MutexLock lock(mutex_);
-    was_drained = std::erase(drained_, uuid) > 0;
+    if (stopping_) return Stopping();
+    was_retired = std::erase_if(retired_, [&](const auto& gpu) { return gpu.uuid == uuid; }) > 0;
     const bool draining = pool != ledger::kNoPool && watches_[pool].draining;
-    if (!was_drained && !draining) {
+    if (!was_retired && !draining) {
       return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
                        std::string(uuid) + " is not drained");
     }
-    if (draining) {
+    // One that was lost is served by the next image, if it is well by then.
+    if (draining && !watches_[pool].lost) {
       PoolWatch& watch = watches_[pool];
       watch.draining = false;
       watch.state = GpuState::kReady;
@@ -89,47 +106,74 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
                   std::to_string(peer.user.uid));
   Carry(std::move(effects));
   KeepNode();
-  if (was_drained) options_.on_drained(std::string(uuid), false);
+  if (was_retired) options_.on_retired(std::string(uuid) + " is put back into service");
   return {};
 }
 
+std::vector<state::RetiredGpu> Broker::retired() const {
+  MutexLock lock(mutex_);
+  return retired_;
+}
+
+void Broker::Lose(std::string_view uuid, const std::string& why) {
+  const PoolIndex pool = FindGpu(uuid);
+  if (pool == ledger::kNoPool) return;
+  Effects effects;
+  {
+    MutexLock lock(mutex_);
+    if (watches_[pool].lost) return;
+    StartLosing(pool, why, effects);
+  }
+  options_.report(std::string(uuid) + " is lost: " + why + "; its leases end");
+  Carry(std::move(effects));
+}
+
 void Broker::CheckDrained() {
-  std::vector<std::string> empty;
+  std::vector<state::RetiredGpu> empty;
   {
     MutexLock lock(mutex_);
     bool any = false;
     for (PoolIndex pool = 0; pool < options_.pools.size(); ++pool) {
       PoolWatch& watch = watches_[pool];
-      if (!watch.draining || watch.state == GpuState::kDrained) continue;
+      if (!watch.draining) continue;
+      const std::string& uuid = options_.pools[pool].gpu.uuid;
+      const bool retired = std::any_of(retired_.begin(), retired_.end(),
+                                       [&](const auto& gpu) { return gpu.uuid == uuid; });
+      if (retired) continue;
       any = true;
       if (ledger_.Use(pool).leases > 0) continue;
-      watch.state = GpuState::kDrained;
-      watch.message = "it has no lease any more; the daemon is about to close it";
-      const std::string& uuid = options_.pools[pool].gpu.uuid;
-      if (std::find(drained_.begin(), drained_.end(), uuid) == drained_.end())
-        drained_.push_back(uuid);
-      empty.push_back(uuid);
+      if (!watch.lost) {
+        watch.state = GpuState::kDrained;
+        watch.message = "it has no lease any more; the daemon is about to close it";
+      }
+      retired_.push_back({uuid, watch.lost});
+      empty.push_back(retired_.back());
     }
     any_draining_ = any;
   }
   if (empty.empty()) return;
   KeepNode();
-  for (const std::string& uuid : empty) options_.on_drained(uuid, true);
+  for (const state::RetiredGpu& gpu : empty)
+    options_.on_retired(gpu.uuid + (gpu.lost ? " is lost" : " is drained"));
 }
 
-void Broker::KeepDrained(std::vector<std::string> uuids) {
+void Broker::KeepRetired(std::vector<state::RetiredGpu> gpus) {
+  Effects effects;
   {
     MutexLock lock(mutex_);
-    drained_ = std::move(uuids);
-    Effects effects;
-    for (const std::string& uuid : drained_) {
-      const PoolIndex pool = FindGpu(uuid);
-      if (pool == ledger::kNoPool) continue;
-      // The driver shows it, as the former life had no time to say that it must not.
-      StartDraining(pool, effects);
+    for (state::RetiredGpu& gpu : gpus) {
+      const PoolIndex pool = FindGpu(gpu.uuid);
+      // Where the driver shows it, the former life had no time to say that it must not.
+      if (pool == ledger::kNoPool) {
+        retired_.push_back(std::move(gpu));
+      } else if (gpu.lost) {
+        StartLosing(pool, "it was lost before", effects);
+      } else {
+        StartDraining(pool, effects);
+      }
     }
   }
-  if (any_draining_) CheckDrained();
+  Carry(std::move(effects));
 }
 
 }  // namespace gpulease::broker

@@ -29,6 +29,8 @@ struct Event {
     kStopping,
     kLostEvents,
     kReady,
+    kDeviceLost,
+    kSealed,
     kSessionEnded  // the last of its watchers' events
   };
   Type type = Type::kReady;

@@ -48,9 +48,16 @@ void Broker::KeepLease(LeaseId id) {
   std::optional<ledger::RestoredLease> lease = ledger_.Keepable(id);
   if (!lease) {
     if (kept_.erase(id) > 0) options_.keeper->Erase(key);
+    if (kept_directories_.erase(id) > 0)
+      options_.keeper->Erase(KeyOf(RecordKind::kDirectory, id.value));
     return;
   }
   if (lease->aside) return;  // it stays as it was found
+  if (lease->lease.directory && kept_directories_.insert(id).second) {
+    options_.keeper->Put(KeyOf(RecordKind::kDirectory, id.value),
+                         state::Encode(state::KeptDirectory{id, *lease->lease.directory}), {},
+                         nullptr);
+  }
   const std::string& pool = options_.pools[lease->lease.pool].spec.name;
   std::string record = state::Encode(state::KeptLease{*std::move(lease), pool});
   if (kept_.contains(id)) return options_.keeper->PutRecord(key, std::move(record));
@@ -80,13 +87,13 @@ void Broker::KeepSession(const ledger::Session& session, const Lifeline& lifelin
 
 void Broker::KeepNode() {
   if (!options_.keeper) return;
-  std::vector<std::string> drained;
+  std::vector<state::RetiredGpu> retired;
   {
     MutexLock lock(mutex_);
-    drained = drained_;
+    retired = retired_;
   }
   options_.keeper->Put(KeyOf(RecordKind::kNode, 0),
-                       state::Encode(state::KeptNode{options_.instance, std::move(drained)}), {},
+                       state::Encode(state::KeptNode{options_.instance, std::move(retired)}), {},
                        nullptr);
   options_.keeper->Flush();
 }
@@ -105,6 +112,7 @@ void Broker::Refill() {
   {
     MutexLock lock(mutex_);
     kept_.clear();
+    kept_directories_.clear();
     set_aside_ = 0;
     static_cast<void>(ledger_.TakeChanges());
     for (const ledger::Lease* lease : ledger_.Leases({}, ~std::size_t{0})) KeepLease(lease->id);
@@ -120,6 +128,7 @@ Restored Broker::Restore(std::vector<state::Kept> all, bool aside) {
   Effects effects;
   std::unordered_set<SessionId> unclear;
   std::vector<state::Kept*> leases;
+  Directories directories;
   for (state::Kept& kept : all) {
     switch (static_cast<RecordKind>(kept.key >> 56)) {
       case RecordKind::kNode:
@@ -127,12 +136,16 @@ Restored Broker::Restore(std::vector<state::Kept> all, bool aside) {
       case RecordKind::kSession:
         if (!aside) RestoreSession(kept, restored, unclear);
         break;
+      case RecordKind::kDirectory:
+        RestoreDirectory(kept, restored, directories);
+        break;
       default:
         leases.push_back(&kept);
     }
   }
   // Sessions first: what belongs to those that are over ends with it.
-  for (state::Kept* kept : leases) RestoreLease(*kept, aside, unclear, restored, effects);
+  for (state::Kept* kept : leases)
+    RestoreLease(*kept, aside, unclear, directories, restored, effects);
   Carry(std::move(effects));
   MutexLock lock(mutex_);
   set_aside_ = restored.broken.size();
@@ -174,9 +187,21 @@ void Broker::RestoreSession(state::Kept& kept, Restored& restored,
   ++restored.sessions;
 }
 
+void Broker::RestoreDirectory(state::Kept& kept, Restored& restored, Directories& directories) {
+  Result<state::Record> record = state::Decode(kept.key, kept.entry.record);
+  if (!record.ok()) {
+    restored.broken.push_back("directory of lease " + std::to_string(kept.key & ~(0xffull << 56)) +
+                              ": " + record.error().message);
+    return;
+  }
+  auto& directory = std::get<state::KeptDirectory>(*record);
+  directories[directory.lease] =
+      std::make_shared<const std::string>(std::move(directory.directory));
+}
+
 void Broker::RestoreLease(state::Kept& kept, bool aside,
-                          const std::unordered_set<SessionId>& unclear, Restored& restored,
-                          Effects& effects) {
+                          const std::unordered_set<SessionId>& unclear,
+                          const Directories& directories, Restored& restored, Effects& effects) {
   const std::string name = "lease " + std::to_string(kept.key & ~(0xffull << 56));
   const auto broken = [&](const std::string& why) { restored.broken.push_back(name + ": " + why); };
   Result<state::Record> record = state::Decode(kept.key, kept.entry.record);
@@ -191,6 +216,12 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
     return broken(lease->pool + " is not there; its memory stays with the keeper");
   if (kept.entry.descriptors.size() != found.lease.chunks.size())
     return broken("its record and its descriptors do not agree");
+  if (lease->has_directory) {
+    const auto directory = directories.find(found.lease.id);
+    if (directory == directories.end()) return broken("its directory is not there");
+    found.lease.directory = directory->second;
+  }
+  const bool has_directory = lease->has_directory;
 
   auto memory = std::make_shared<memory::LeaseMemory>();
   if (found.lease.kind == ledger::PoolKind::kDevice) {
@@ -217,9 +248,13 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
   {
     MutexLock lock(mutex_);
     kept_.insert(id);
+    if (has_directory) kept_directories_.insert(id);
     status = aside ? ledger_.SetAside(std::move(found), BootClock::now(), effects)
                    : ledger_.RestoreLease(std::move(found), BootClock::now(), effects);
-    if (!status.ok()) kept_.erase(id);
+    if (!status.ok()) {
+      kept_.erase(id);
+      kept_directories_.erase(id);
+    }
     if (const ledger::Lease* const now = ledger_.FindLease(id);
         status.ok() && now != nullptr && now->name != had_name) {
       options_.report(name + " lost its name " + had_name + ": another lease has it by now");

@@ -9,6 +9,7 @@
 namespace gpulease::broker {
 namespace {
 
+using ledger::Effect;
 using ledger::Effects;
 using ledger::GroupId;
 using ledger::LeaseId;
@@ -79,10 +80,13 @@ Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId gr
   return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
 }
 
-// Who was told that his request waits asks for it later.
-void Broker::KeepFailure(GroupId group, const std::vector<MakeItem>& items, const Error& error) {
-  if (waiters_.contains(group)) return;
-  for (const MakeItem& item : items) failures_.push_back({item.lease, item.owner, error});
+// Who was told that his request waits, or who had it, asks for it later.
+void Broker::KeepFailure(const std::vector<LeaseId>& leases,
+                         const std::vector<ledger::SessionId>& sessions, const Error& error) {
+  MutexLock lock(mutex_);
+  for (const LeaseId lease : leases) {
+    for (const ledger::SessionId session : sessions) failures_.push_back({lease, session, error});
+  }
   while (failures_.size() > kMostFailures) failures_.pop_front();
 }
 
@@ -91,6 +95,11 @@ std::optional<Error> Broker::FailureOf(ledger::SessionId session, LeaseId lease)
     if (failure.lease == lease && failure.session == session) return failure.error;
   }
   return std::nullopt;
+}
+
+Error Broker::WhyOver(ledger::SessionId session, LeaseId lease, Error error) const {
+  if (std::optional<Error> failure = FailureOf(session, lease)) return *std::move(failure);
+  return error;
 }
 
 std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& items,
@@ -128,7 +137,12 @@ std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& i
     if (failed) {
       ledger_.MakeFailed(group, *failed, BootClock::now(), effects);
       if (ledger_.GroupLeases(group).empty()) {
-        if (!most) KeepFailure(group, items, *failed);
+        // Who asked is told here, and need not come for it.
+        if (most) {
+          std::erase_if(effects, [&](const Effect& effect) {
+            return effect.kind == Effect::Kind::kFailed && effect.group == group;
+          });
+        }
         outcome = *std::move(failed);
       }
     } else {

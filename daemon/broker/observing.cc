@@ -23,7 +23,9 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(250);
 constexpr Duration kAfterBound = std::chrono::seconds(1);
 // With clients connected and nothing awaited: how long another program's use may go unseen.
 constexpr Duration kIdlePause = std::chrono::seconds(5);
-constexpr Duration kLostPause = std::chrono::seconds(2);
+constexpr Duration kFailedPause = std::chrono::seconds(2);
+// How long a stop may wait for the listener.
+constexpr std::chrono::milliseconds kXidPause{300};
 constexpr Duration kStatusAge = std::chrono::milliseconds(500);
 constexpr Duration kStuck = std::chrono::seconds(10);
 constexpr Duration kSuspectsAge = std::chrono::seconds(2);
@@ -52,10 +54,14 @@ Time Broker::ObserveDevice(PoolIndex pool) {
   PoolWatch& watch = watches_[pool];
   const std::string& uuid = options_.pools[pool].gpu.uuid;
   if (!options_.nvml) return kNever;
+  {
+    MutexLock lock(mutex_);
+    if (watch.lost) return kNever;
+  }
   Effects effects;
   Time next = kNever;
   bool look_for_suspects = false;
-  std::optional<Error> lost;
+  std::optional<Error> failed;
   {
     memory::Gates gates;
     gates.Enter({watch.lane.get()}, std::nullopt);
@@ -71,12 +77,16 @@ Time Broker::ObserveDevice(PoolIndex pool) {
           use.unconfirmed + use.quarantined > 0 && now - watch.suspects_at > kSuspectsAge;
       if (use.unconfirmed + use.quarantined == 0) watch.suspects.clear();
     } else {
-      lost = seen.error();
-      next = After(now, kLostPause);
+      failed = seen.error();
+      next = After(now, kFailedPause);
     }
   }
-  if (lost) {
-    SetState(pool, GpuState::kLost, lost->message);
+  if (failed && failed->reason == Reason::kGpuUnavailable) {
+    Lose(uuid, failed->message);
+    return kNever;
+  }
+  if (failed) {
+    SetState(pool, GpuState::kUnresponsive, failed->message);
   } else {
     SetState(pool, GpuState::kReady, "");
     if (Result<int> percent = options_.nvml->UtilizationPercent(uuid); percent.ok()) {
@@ -92,6 +102,21 @@ Time Broker::ObserveDevice(PoolIndex pool) {
   }
   Carry(std::move(effects));
   return next;
+}
+
+Time Broker::ListenForXids() {
+  const Result<std::optional<driver::Xid>> heard = xid_events_->Wait(kXidPause);
+  // A GPU that is lost shows it to who looks at it.
+  if (!heard.ok()) return After(BootClock::now(), kFailedPause);
+  if (const std::optional<driver::Xid>& xid = *heard) {
+    const std::string name = "Xid " + std::to_string(xid->number);
+    if (options_.fatal_xids.contains(static_cast<std::uint32_t>(xid->number))) {
+      Lose(xid->uuid, "the driver reports " + name);
+    } else {
+      options_.report(xid->uuid + ": the driver reports " + name);
+    }
+  }
+  return BootClock::now();
 }
 
 Time Broker::ObserveHost(PoolIndex pool) {
@@ -133,6 +158,11 @@ void Broker::SetState(PoolIndex pool, GpuState state, const std::string& message
   options_.report(options_.pools[pool].gpu.uuid +
                   (state == GpuState::kReady ? " is ready" : ": " + message));
   Carry(std::move(effects));
+}
+
+bool Broker::idle() const {
+  return std::none_of(watches_.begin(), watches_.end(),
+                      [](const PoolWatch& watch) { return watch.lane->BusySince().has_value(); });
 }
 
 void Broker::CheckLanes() {
@@ -178,7 +208,7 @@ NodeView Broker::Node() {
       view.gpus.push_back({pool.gpu, watch.state, watch.message, ledger_.Use(i),
                            watch.utilization_percent, watch.suspects});
       // The next who asks sees what others have taken meanwhile.
-      if (now - watch.observed > kStatusAge) watch.lane->ObserveAt(now);
+      if (now - watch.observed > kStatusAge && !watch.lost) watch.lane->ObserveAt(now);
     }
     view.tenants = ledger_.Tenants();
     view.keeper = options_.keeper && options_.keeper->connected();

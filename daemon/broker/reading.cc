@@ -18,6 +18,11 @@ Error NotVisible() {
                    "no such lease, or none that you may see");
 }
 
+Error Stopping() {
+  return MakeError(Code::kUnavailable, Reason::kStopping,
+                   "the daemon is about to stop: retry when it is back");
+}
+
 LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
   LeaseView view;
   view.lease = lease;
@@ -68,15 +73,6 @@ Result<LeaseView> Broker::GetLease(const peers::Peer& peer, LeaseId id) const {
   return FullViewOf(*lease, user);
 }
 
-Result<LeaseView> Broker::GetLeaseByName(const peers::Peer& peer, const ledger::UserId& owner,
-                                         std::string_view name) const {
-  const ledger::UserSpec user = UserOf(peer);
-  MutexLock lock(mutex_);
-  const ledger::Lease* const lease = ledger_.FindByName(owner, name);
-  if (lease == nullptr || !ledger_.MaySee(user, *lease)) return NotVisible();
-  return FullViewOf(*lease, user);
-}
-
 std::vector<LeaseView> Broker::ListLeases(
     const peers::Peer& peer, LeaseId after, std::size_t most,
     const std::function<bool(const LeaseView&)>& wanted) const {
@@ -112,6 +108,29 @@ std::vector<ledger::Session> Broker::ListSessions(const peers::Peer& peer, Sessi
     if (sessions.size() < most) break;
   }
   return result;
+}
+
+BudgetView Broker::Budget(const peers::Peer& peer) const {
+  const ledger::UserSpec user = UserOf(peer);
+  const ledger::TenantSpec tenant = options_.tenant_of(peer);
+  BudgetView view;
+  view.tenant = tenant.name;
+  MutexLock lock(mutex_);
+  for (PoolIndex i = 0; i < options_.pools.size(); ++i) {
+    const Pool& pool = options_.pools[i];
+    PoolBudget& one = view.pools.emplace_back();
+    one.kind = pool.spec.kind;
+    if (pool.spec.kind == ledger::PoolKind::kDevice) {
+      one.gpu_uuid = pool.gpu.uuid;
+    } else {
+      one.numa_node = pool.numa_node;
+    }
+    one.budget = ledger_.BudgetOf(i, user, tenant);
+  }
+  view.lasting = ledger_.LastingBytes(user);
+  const Bytes limit = options_.limits.lasting_bytes_per_user;
+  if (limit != ~Bytes{0}) view.lasting_left = limit > view.lasting ? limit - view.lasting : 0;
+  return view;
 }
 
 PoolIndex Broker::FindGpu(std::string_view uuid) const {

@@ -66,6 +66,20 @@ struct HostView {
   Bytes free_huge_pages = 0;
 };
 
+struct PoolBudget {
+  ledger::PoolKind kind = ledger::PoolKind::kDevice;
+  std::string gpu_uuid;
+  std::int32_t numa_node = -1;
+  ledger::Budget budget;
+};
+
+struct BudgetView {
+  std::string tenant;
+  std::vector<PoolBudget> pools;
+  Bytes lasting = 0;
+  Bytes lasting_left = ~Bytes{0};
+};
+
 struct NodeView {
   std::vector<GpuView> gpus;
   std::vector<HostView> host;

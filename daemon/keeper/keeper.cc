@@ -82,12 +82,16 @@ void Keeper::Accept() {
   UniqueFd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) return;
   if (const Status trusted = CheckOtherSide(socket.get()); !trusted.ok())
-    return Refuse(std::move(socket), "the keeper does not serve this: " + trusted.error().message);
+    return Refuse(std::move(socket), "the keeper does not serve this: " + trusted.error().message,
+                  /*for_good=*/true);
   if (connection_) {
     const Time until = After(BootClock::now(), kFormerEnds);
     while (connection_ && WaitFor(connection_.get(), POLLIN, until) && BootClock::now() < until)
       Serve(kMessagesAtOnce);
-    if (connection_) return Refuse(std::move(socket), "another daemon is connected to the keeper");
+    if (connection_) {
+      return Refuse(std::move(socket), "another daemon is connected to the keeper",
+                    /*for_good=*/false);
+    }
   }
   // Room for what a daemon sends while the keeper does something else for a moment.
   const int buffer = 4 << 20;
@@ -97,9 +101,11 @@ void Keeper::Accept() {
   sequence_ = acknowledged_ = 0;
 }
 
-void Keeper::Refuse(UniqueFd socket, const std::string& message) {
-  options_.log("refused a connection: " + message);
+void Keeper::Refuse(UniqueFd socket, const std::string& message, bool for_good) {
+  if (message != told_refusal_) options_.log("refused a connection: " + message);
+  told_refusal_ = message;
   Refused refused;
+  refused.for_good = for_good ? 1 : 0;
   CopyText(refused.message, message);
   static_cast<void>(SendMessage(socket.get(), BytesOf(refused), {}).ok());
 }

@@ -55,7 +55,8 @@ class Keeper {
   Status Send(std::span<const std::byte> bytes, std::span<const int> descriptors);
   void Answer(std::span<const std::byte> bytes);
   void Drop(const std::string& why);
-  void Refuse(UniqueFd socket, const std::string& message);
+  // Says so once: who is refused comes again every second.
+  void Refuse(UniqueFd socket, const std::string& message, bool for_good);
   void Discard(Entry entry) { closer_.Close(std::move(entry.descriptors)); }
   void TellStatus();
 
@@ -70,6 +71,7 @@ class Keeper {
   std::uint64_t acknowledged_ = 0;
   Time away_since_{};  // while nobody is connected
   std::string told_status_;
+  std::string told_refusal_;
 };
 
 }  // namespace gpulease::keeper

@@ -38,6 +38,10 @@ inline Bytes TextBytes(const std::string& name, const std::map<std::string, std:
   for (const auto& [key, value] : labels) bytes += key.size() + value.size() + kEach;
   return bytes;
 }
+inline Bytes TextBytes(const Lease& lease) {
+  return TextBytes(lease.name, lease.labels) + lease.content_tag.size() +
+         (lease.directory ? lease.directory->size() : 0);
+}
 
 struct UserAccount {
   std::uint32_t sessions = 0;
@@ -45,6 +49,7 @@ struct UserAccount {
   std::uint32_t waits = 0;     // queued groups
   std::uint32_t openings = 0;  // of leases that the opening session does not own
   Bytes label_bytes = 0;       // TextBytes of its leases
+  Bytes lasting_bytes = 0;     // of those that linger
   std::map<std::string, LeaseRecord*, std::less<>> names;  // by NameKey; not released
 
   bool unused() const { return sessions == 0 && leases == 0; }
@@ -125,6 +130,7 @@ struct LeaseRecord {
   std::uint32_t place = 0;        // among the leases that were asked for together
   bool aside = false;             // see Ledger::SetAside
   bool exposed = false;           // a living process may map it without holding it any more
+  Bytes lasting = 0;              // of the user's lasting_bytes
   std::uint64_t closed_turn = 0;  // its key in PoolAccount::closed
   Charge charge;                  // empty while queued
 };

@@ -59,6 +59,9 @@ Result<Ledger::Impl::Request> Ledger::Impl::CheckFields(const AllocateCommand& c
     if (spec.death_notice && (spec.kind != PoolKind::kHost || spec.page_size == PageSize::kHuge)) {
       return BadField("death_notice: is for host memory in small pages");
     }
+    if (spec.linger < Duration::zero() || spec.linger > options.limits.longest_linger) {
+      return BadField("lifetime: longer than longest_linger_ms of the configuration allows");
+    }
     if (!spec.name.empty() && !names.insert(spec.name).second)
       return BadField("name: " + spec.name + " stands twice in the request");
     Result<PoolSet> candidates = Candidates(spec, pools);
@@ -96,8 +99,11 @@ Status Ledger::Impl::CheckNow(const AllocateCommand& command, const Request& req
   const UserAccount& user = *session.user;
   const UserSpec& caller = session.session.spec.user;
   Bytes text = 0;
+  Bytes lasting = 0;
   for (const AllocationSpec& spec : command.specs) {
     text += TextBytes(spec.name, spec.labels);
+    if (spec.linger > Duration::zero())
+      lasting = CheckedAdd(lasting, spec.size).value_or(~Bytes{0});
     if (!spec.name.empty() && user.names.contains(NameKey(caller.realm, spec.name))) {
       return MakeError(Code::kAlreadyExists, Reason::kNameTaken,
                        "name: the caller has a lease " + spec.name +
@@ -115,6 +121,11 @@ Status Ledger::Impl::CheckNow(const AllocateCommand& command, const Request& req
     return UserLimit("bytes of names and labels", "label_bytes_per_user", AccountOf(caller),
                      user.label_bytes, limits.label_bytes_per_user);
   }
+  if (lasting > 0 && (user.lasting_bytes >= limits.lasting_bytes_per_user ||
+                      lasting > limits.lasting_bytes_per_user - user.lasting_bytes)) {
+    return UserLimit("bytes of leases that outlive their owner", "lasting_bytes_per_user",
+                     AccountOf(caller), user.lasting_bytes, limits.lasting_bytes_per_user);
+  }
   const std::uint64_t used = ChunkCount();
   if (used >= limits.chunks || request.chunks > limits.chunks - used)
     return NoChunksLeft(request.chunks, used, limits.chunks);
@@ -128,7 +139,8 @@ Allocated Ledger::Impl::Retry(Group& group) {
   for (LeaseRecord* record : group.leases) {
     if (record->lease.state == State::kLeased && record->lease.owner == group.session->session.id &&
         FindHolding(*record, record->lease.owner) == nullptr) {
-      AddHolding(*record, *group.session, Access::kReadWrite);
+      AddHolding(*record, *group.session,
+                 record->lease.sealed ? Access::kReadOnly : Access::kReadWrite);
     }
   }
   return answer;
@@ -173,6 +185,13 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
     lease.tenant = session.tenant->spec.name;
     lease.name = spec.name;
     lease.labels = spec.labels;
+    lease.loading = spec.loading;
+    lease.linger = spec.linger;
+    generations = std::max(
+        generations + 1,
+        static_cast<std::uint64_t>(
+            std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count()));
+    lease.generation = generations;
     lease.death_notice = spec.death_notice;
     // The daemon writes to it: a huge page that a holder gave back may not be had again.
     if (lease.death_notice) lease.page_size = PageSize::kSmall;
@@ -185,11 +204,15 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
       if (lease.alignment == 0) lease.alignment = pool.spec.granularity;
     }
     lease.size = rounded;
+    if (lease.linger > Duration::zero()) {
+      record.lasting = rounded;
+      session.user->lasting_bytes += rounded;
+    }
     group.leases.push_back(&record);
     group.owned += 1;
     session.owned.insert(lease_id);
     session.user->leases += 1;
-    session.user->label_bytes += TextBytes(lease.name, lease.labels);
+    session.user->label_bytes += TextBytes(lease);
     if (!lease.name.empty()) session.user->names.emplace(NameKey(lease.realm, lease.name), &record);
   }
   session.session.owned = static_cast<std::uint32_t>(session.owned.size());

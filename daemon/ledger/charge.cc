@@ -58,6 +58,12 @@ void Charge::LeaveOwner() {
   owner_ = nullptr;
 }
 
+void Charge::TakeOwner(SessionRecord& owner) {
+  LeaveOwner();
+  owner_ = &owner;
+  OwnerBytes() += bytes_;
+}
+
 void Charge::Undo() {
   if (pool_ == nullptr) return;
   Shrink(bytes_);

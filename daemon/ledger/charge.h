@@ -35,8 +35,9 @@ class Charge {
   void Shrink(Bytes bytes);
   // The daemon's descriptors are closed.
   void CloseChunks();
-  // The owner has let go: only pool and tenant go on.
+  // The owner has let go: only pool and tenant go on. Another may take its place.
   void LeaveOwner();
+  void TakeOwner(SessionRecord& owner);
   void Undo();
 
   PoolAccount* pool() const { return pool_; }

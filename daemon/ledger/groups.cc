@@ -78,16 +78,13 @@ void Ledger::Impl::MakeFailed(GroupId id, const Error& error, Time now, Effects&
   if (found == groups.end() || found->second.state != State::kMaking) return;
   Group& group = found->second;
   if (group.cancelled) {
-    EraseGroup(group);
+    EraseGroup(group, effects);
     Serve(now, effects);
     return;
   }
   if (error.reason != Reason::kDriverMemoryShort || stopping) {
-    Effect& failed = effects.emplace_back(Effect{.kind = Effect::Kind::kFailed});
-    failed.group = id;
-    failed.session = group.session->session.id;
-    failed.error = error;
-    EraseGroup(group);
+    TellFailed(group, error, effects);
+    EraseGroup(group, effects);
     Serve(now, effects);
     return;
   }
@@ -112,27 +109,35 @@ void Ledger::Impl::MakeFailed(GroupId id, const Error& error, Time now, Effects&
   Serve(now, effects);
 }
 
-void Ledger::Impl::FailQueued(Group& group, Error error, Effects& effects) {
+void Ledger::Impl::TellFailed(const Group& group, Error error, Effects& effects) const {
   Effect& failed = effects.emplace_back(Effect{.kind = Effect::Kind::kFailed});
   failed.group = group.id;
   failed.session = group.session->session.id;
   failed.error = std::move(error);
+  for (const LeaseRecord* record : group.leases) failed.leases.push_back(record->lease.id);
+}
+
+void Ledger::Impl::FailQueued(Group& group, Error error, Effects& effects) {
+  TellFailed(group, std::move(error), effects);
   Dequeue(group);
-  EraseGroup(group);
+  EraseGroup(group, effects);
 }
 
 void Ledger::Impl::CancelMaking(Group& group, Error error, Effects& effects) {
-  Effect& failed = effects.emplace_back(Effect{.kind = Effect::Kind::kFailed});
-  failed.group = group.id;
-  failed.session = group.session->session.id;
-  failed.error = std::move(error);
+  TellFailed(group, std::move(error), effects);
   group.cancelled = true;
-  for (LeaseRecord* record : group.leases) DropOwner(*record);
+  for (LeaseRecord* record : group.leases) DropOwner(*record, effects);
 }
 
-void Ledger::Impl::EraseGroup(Group& group) {
+void Ledger::Impl::EraseGroup(Group& group, Effects& effects) {
   const std::vector<LeaseRecord*> all = group.leases;
-  for (LeaseRecord* record : all) EraseLease(*record);  // the last takes the group with it
+  for (LeaseRecord* record : all) EraseLease(*record, effects);  // the last takes the group with it
+}
+
+void Ledger::Impl::LeaveGroup(LeaseRecord& record) {
+  Group& group = *record.group;
+  std::erase(group.leases, &record);
+  if (group.leases.empty()) groups.erase(group.id);
 }
 
 Allocated Ledger::Impl::Answer(const Group& group) const {

@@ -21,6 +21,7 @@ Holding* Ledger::Impl::FindHolding(LeaseRecord& record, SessionId session) {
 }
 
 void Ledger::Impl::AddHolding(LeaseRecord& record, SessionRecord& session, Access access) {
+  StopEnd(record);
   record.lease.holders.push_back({session.session.id, access, false});
   Note(record.lease.id);
   session.session.open += 1;
@@ -113,6 +114,7 @@ Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& rec
       holding != nullptr && (holding->access == Access::kReadWrite || access == Access::kReadOnly);
   if (!enough && lease.owner != id && !MayOpen(session.session.spec.user, lease, access))
     return NotOpenable(asked);
+  if (lease.loading && !lease.sealed && lease.owner != id) return StillLoading(lease, asked);
   // Who holds it already may be handed a released lease again; nobody new comes in.
   const bool open = lease.state == State::kOffered || lease.state == State::kLeased ||
                     (lease.state == State::kReleased && enough);
@@ -122,6 +124,7 @@ Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& rec
                      early ? "lease " + asked + " waits for its memory: open it once it is granted"
                            : "lease " + asked + " has been released");
   }
+  if (lease.sealed && access == Access::kReadWrite) return SealedAgainst(asked);
   if (enough) return Opened{lease.id, true};
   if (holding != nullptr) {
     holding->access = access;
@@ -147,7 +150,7 @@ Status Ledger::Impl::Close(SessionId session, LeaseId lease, Time now, Effects& 
   if (record->lease.owner == session) {
     // It has let go before it said that it has it: then it had it.
     if (record->lease.state == State::kOffered) SetState(*record, State::kLeased, now);
-    if (record->lease.state == State::kRevoking) DropOwner(*record);
+    if (record->lease.state == State::kRevoking) DropOwner(*record, effects);
   }
   Settle(*record, now, effects);
   return {};

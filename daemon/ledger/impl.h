@@ -2,7 +2,7 @@
 //
 // Ledger::Impl: the ledger's books and the steps that commands are made of. Its members are defined
 // where their verbs are: sessions.cc, allocate.cc, serve.cc, groups.cc, holdings.cc, release.cc,
-// restore.cc, observe.cc, terms.cc, reading.cc, invariants.cc.
+// restore.cc, observe.cc, loss.cc, lasting.cc, terms.cc, reading.cc, invariants.cc.
 //
 // After each command: nothing that waits could be served now, and `reserved` and the tenants'
 // `held` say what those that wait keep others from.
@@ -51,6 +51,10 @@ struct Ledger::Impl {
   void ObserveLease(LeaseId lease, bool in_use, Time now, Effects& effects);
   void SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
                      Effects& effects);
+  void LosePool(PoolIndex pool, std::string_view message, Time now, Effects& effects);
+  Status Seal(SessionId session, LeaseId lease, std::string content_tag,
+              std::shared_ptr<const std::string> directory, Effects& effects);
+  Result<Opened> Claim(SessionId session, LeaseId lease);
   void SetTerms(const Terms& terms, Time now, Effects& effects);
   void Tick(Time now, Effects& effects);
   void Stop(Time now, Effects& effects);
@@ -88,11 +92,14 @@ struct Ledger::Impl {
   void Enqueue(Group& group, bool first);
   void Dequeue(Group& group);
   void Grant(Group& group, const Placement& placement, Time now, Effects& effects);
+  void TellFailed(const Group& group, Error error, Effects& effects) const;
   // A queued group is over.
   void FailQueued(Group& group, Error error, Effects& effects);
   // Nobody wants the chunks that the executor is making.
   void CancelMaking(Group& group, Error error, Effects& effects);
-  void EraseGroup(Group& group);
+  void EraseGroup(Group& group, Effects& effects);
+  // Takes it out of its group, which goes with its last lease.
+  void LeaveGroup(LeaseRecord& record);
   Allocated Answer(const Group& group) const;
 
   // ---- serve.cc
@@ -118,9 +125,11 @@ struct Ledger::Impl {
 
   // ---- release.cc
   void SetState(LeaseRecord& record, State state, Time now);
-  void FreeName(LeaseRecord& record);
+  // Its name is free, and who waits for its contents is told that they will not come.
+  void FreeName(LeaseRecord& record, Effects& effects);
   // The owner's right ends; its opening has ended before.
-  void DropOwner(LeaseRecord& record);
+  void DropOwner(LeaseRecord& record, Effects& effects);
+  void LeaveOwner(LeaseRecord& record);
   // The owner lets go of a made lease: released while others hold it, destroyed otherwise.
   void LetGo(LeaseRecord& record, EventType type, Time now, Effects& effects);
   // Destroys a lease that nobody has a right to any more.
@@ -129,7 +138,7 @@ struct Ledger::Impl {
   void Revoke(LeaseRecord& record, bool force, Time now, Effects& effects);
   // Its chunks are closed: it is releasing until the driver or the kernel shows the bytes.
   void AwaitBytes(LeaseRecord& record, Time now, Effects& effects);
-  void EraseLease(LeaseRecord& record);
+  void EraseLease(LeaseRecord& record, Effects& effects);
   void Note(LeaseId lease) {
     if (options.notes_changes) changes.push_back(lease);
   }
@@ -144,7 +153,20 @@ struct Ledger::Impl {
 
   // ---- observe.cc
   // `bytes` of a closed lease are free; erases it with the last of them.
-  void FreeBytes(LeaseRecord& record, Bytes bytes);
+  void FreeBytes(LeaseRecord& record, Bytes bytes, Effects& effects);
+
+  // ---- loss.cc
+  void LoseLease(LeaseRecord& record, Effects& effects);
+
+  // ---- lasting.cc
+  // Its owner is gone and it lasts.
+  void Orphan(LeaseRecord& record, Time now, Effects& effects);
+  // An orphan's time runs while nobody has it open.
+  void SetEnd(LeaseRecord& record, Time now);
+  void StopEnd(LeaseRecord& record);
+  // It lasts no longer than its holders.
+  void StopLasting(LeaseRecord& record);
+  void EndOrphan(LeaseRecord& record, Time now, Effects& effects);
 
   // ---- reading.cc
   LeaseRecord* FindByName(const UserId& owner, std::string_view name) const;
@@ -173,6 +195,8 @@ struct Ledger::Impl {
   std::set<std::pair<Time, GroupId>> waits;
   std::set<std::pair<Time, SessionId>> graces;
   std::set<std::pair<Time, LeaseId>> bounds;
+  std::set<std::pair<Time, LeaseId>> orphans;  // whose time runs
+  std::uint64_t generations = 0;
   std::uint64_t closed_turns = 0;
   std::vector<LeaseId> changes;
   std::uint64_t unchecked = 0;  // commands since Verify() looked at everything

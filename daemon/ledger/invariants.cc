@@ -17,7 +17,7 @@ struct PoolSums {
 };
 struct AccountSums {
   KindBytes bytes{};
-  Bytes label_bytes = 0;
+  Bytes label_bytes = 0, lasting_bytes = 0;
   std::uint32_t leases = 0, sessions = 0, waits = 0, openings = 0, owned = 0, open = 0, names = 0;
 };
 
@@ -37,6 +37,7 @@ std::string Ledger::Impl::CheckInvariants() const {
   std::unordered_map<SessionId, AccountSums> session_sums;
   std::size_t releasing = 0;
   std::size_t grouped = 0;
+  std::size_t ending_orphans = 0;
   for (const auto& [id, record] : leases) {
     const Lease& lease = record.lease;
     const auto name = [&id = id] { return "lease " + std::to_string(id.value); };
@@ -48,11 +49,17 @@ std::string Ledger::Impl::CheckInvariants() const {
       return name() + ": its group does not know it";
     AccountSums& user = user_sums[record.user];
     user.leases += 1;
-    user.label_bytes += TextBytes(lease.name, lease.labels);
+    user.label_bytes += TextBytes(lease);
+    user.lasting_bytes += record.lasting;
+    if ((record.lasting > 0) != (lease.linger > Duration::zero()))
+      return name() + ": lasts and is not counted so, or the other way round";
+    const bool ending = IsOrphan(lease) && lease.holders.empty() && lease.linger != kForever;
+    if (ending != orphans.contains({lease.ends, id})) return name() + ": its time runs, or not";
+    ending_orphans += ending ? 1 : 0;
     if (!lease.name.empty()) {
       const auto named = record.user->names.find(NameKey(lease.realm, lease.name));
       const bool has_name = named != record.user->names.end() && named->second == &record;
-      const bool wants_name = lease.owner && lease.state != State::kRevoking;
+      const bool wants_name = (lease.owner && lease.state != State::kRevoking) || IsOrphan(lease);
       if (has_name != static_cast<bool>(wants_name)) return name() + ": its name is free, or not";
       user.names += has_name ? 1 : 0;
     }
@@ -74,7 +81,8 @@ std::string Ledger::Impl::CheckInvariants() const {
     }
     const bool made = lease.state >= State::kOffered && lease.state <= State::kReleased;
     if (!made && !lease.holders.empty()) return name() + ": has holders and is not made, or over";
-    if (made && lease.holders.empty() && !lease.owner) return name() + ": nobody has a right to it";
+    if (made && lease.holders.empty() && !lease.owner && !IsOrphan(lease))
+      return name() + ": nobody has a right to it";
     if (lease.state == State::kOffered && !lease.owner) return name() + ": offered to nobody";
     if (lease.state == State::kReleased && lease.owner) return name() + ": released, has an owner";
     if (lease.state >= State::kDestroying && lease.owner) return name() + ": over, has an owner";
@@ -114,6 +122,7 @@ std::string Ledger::Impl::CheckInvariants() const {
   }
   GPULEASE_EXPECT("leases in groups", grouped, leases.size());
   GPULEASE_EXPECT("bounds", releasing, bounds.size());
+  GPULEASE_EXPECT("orphans", ending_orphans, orphans.size());
   std::size_t lost = 0;
   for (const auto& [id, record] : sessions) {
     const auto name = [&id = id] { return "session " + std::to_string(id.value); };
@@ -136,6 +145,7 @@ std::string Ledger::Impl::CheckInvariants() const {
     GPULEASE_EXPECT(name() + " waits", sums.waits, user.waits);
     GPULEASE_EXPECT(name() + " openings", sums.openings, user.openings);
     GPULEASE_EXPECT(name() + " label bytes", sums.label_bytes, user.label_bytes);
+    GPULEASE_EXPECT(name() + " lasting bytes", sums.lasting_bytes, user.lasting_bytes);
     GPULEASE_EXPECT(name() + " names", sums.names, user.names.size());
     if (user.unused()) return name() + ": kept without need";
     waiting += user.waits;

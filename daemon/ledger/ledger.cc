@@ -130,6 +130,24 @@ void Ledger::SetPoolUsable(PoolIndex pool, bool usable, std::string_view message
   impl_->Verify();
 }
 
+void Ledger::LosePool(PoolIndex pool, std::string_view message, Time now, Effects& effects) {
+  impl_->LosePool(pool, message, now, effects);
+  impl_->Verify();
+}
+
+Status Ledger::Seal(SessionId session, LeaseId lease, std::string content_tag,
+                    std::shared_ptr<const std::string> directory, Time, Effects& effects) {
+  auto status = impl_->Seal(session, lease, std::move(content_tag), std::move(directory), effects);
+  impl_->Verify();
+  return status;
+}
+
+Result<Opened> Ledger::Claim(SessionId session, LeaseId lease, Time, Effects&) {
+  auto result = impl_->Claim(session, lease);
+  impl_->Verify();
+  return result;
+}
+
 void Ledger::SetTerms(const Terms& terms, Time now, Effects& effects) {
   impl_->SetTerms(terms, now, effects);
   impl_->Verify();

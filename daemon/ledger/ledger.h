@@ -82,12 +82,18 @@ struct TenantSpec {
   Bytes host_limit = 0;
 };
 
+// Of a linger: until it is released.
+inline constexpr Duration kForever = Duration::max();
+
 struct Limits {
   std::uint32_t sessions_per_user = 4096;
   std::uint32_t leases_per_user = 65536;
   std::uint32_t waits_per_user = 1024;     // queued groups
   Bytes label_bytes_per_user = 16 * kMiB;  // of names and labels, as TextBytes counts them
   std::uint64_t chunks = ~0ull;            // of the whole daemon: its descriptor budget
+  // Of leases that may outlive whoever has a right to them: their bytes, and for how long.
+  Bytes lasting_bytes_per_user = ~Bytes{0};
+  Duration longest_linger = kForever;
   Duration session_grace = std::chrono::seconds(30);
   Duration release_bound = std::chrono::seconds(5);
   Duration driver_retry = std::chrono::seconds(2);
@@ -178,6 +184,8 @@ struct AllocationSpec {
   std::uint32_t mode = 0600;
   std::uint32_t gid = 0;
   std::map<std::string, std::string> labels;
+  bool loading = false;  // see Lease
+  Duration linger{};
   bool death_notice = false;  // host memory only: see Effect::Kind::kDeathNotice
 };
 
@@ -234,10 +242,23 @@ struct Lease {
   std::map<std::string, std::string> labels;
   std::vector<Holding> holders;  // the owner too, while it has it open
   bool quarantined = false;
+  // Its owner fills it: nobody else may open it before it is sealed, and it ends with its owner.
+  bool loading = false;
+  bool sealed = false;                           // opens for reading alone, for good
+  std::string content_tag;                       // what its sealer says of the contents
+  std::shared_ptr<const std::string> directory;  // of a sealed one, as its sealer gave it
+  // How long it outlives the last session that has a right to it. While its owner is gone it is an
+  // orphan: kLeased and without owner, its name its own.
+  Duration linger{};
+  Time ends = kNever;  // of an orphan that nobody has open
   bool death_notice = false;
   Time created{};
   Time changed{};  // of the last change of state
 };
+
+inline bool IsOrphan(const Lease& lease) {
+  return lease.state == State::kLeased && !lease.owner && lease.linger > Duration::zero();
+}
 
 // A lease with all that is needed to have it again in another Ledger.
 struct RestoredLease {
@@ -284,6 +305,17 @@ struct TenantUse {
   std::uint32_t sessions = 0;
 };
 
+// What a user may still lease from a pool.
+struct Budget {
+  Bytes leasable = 0;  // the largest lease that would be granted now
+  Bytes free = 0;
+  Bytes mine = 0;  // charged to the user's leases there
+  Bytes tenant_left = ~Bytes{0};
+  std::uint32_t waiting = 0;  // groups that would come first
+  std::string message;        // why nothing is granted
+  std::vector<Blocker> holders;
+};
+
 struct Allocated {
   GroupId group;
   std::vector<LeaseId> leases;   // in the order of the specs
@@ -311,7 +343,9 @@ enum class EventType : std::uint8_t {
   kOwnerGone,
   kRevoked,
   kExpired,
-  kPoolState
+  kPoolState,
+  kDeviceLost,
+  kSealed
 };
 
 struct Effect {
@@ -323,6 +357,7 @@ struct Effect {
     kObserve,  // the driver's view of `pool` matters soon: something is releasing, or the driver
                // was short of memory
     kForget,   // `session` is over: close its connection
+    kLoaded,   // `lease` was loading: it is sealed, or over
     kEvent,    // tell `sessions` (and administrators who watch) `event`
     // A session ended that held `lease`, which was made with death_notice: tell those who watch the
     // memory. It may come twice for one session, in two lives of the daemon.
@@ -333,11 +368,12 @@ struct Effect {
   LeaseId lease;
   PoolIndex pool = kNoPool;
   SessionId session;
-  std::optional<Error> error;
+  std::optional<Error> error;  // of kFailed, and of kDeviceLost events
   EventType event{};
   std::string name;                 // of the lease, for events
   std::vector<SessionId> sessions;  // for events
-  std::string message;              // for kPoolState
+  std::vector<LeaseId> leases;      // of kFailed: those of the group
+  std::string message;              // for kPoolState and kDeviceLost
 };
 using Effects = std::vector<Effect>;
 
@@ -391,8 +427,8 @@ class Ledger {
   //       the tenant's limit is reached, or an earlier request of the tenant waits for it, and
   //       `wait` is zero: retry after the tenant releases something.
   //   kResourceExhausted/kSessionLimit, kDescriptorLimit
-  //       too many leases, waits or bytes of labels of the user, too many chunks: retry after a
-  //       release; it is never queued for that.
+  //       too many leases, waits, bytes of labels or of lasting leases of the user, too many
+  //       chunks: retry after a release; it is never queued for that.
   //   kUnavailable/kMemoryShort
   //       others hold the memory (or wait for it) and `wait` is zero; with blockers.
   //   kUnavailable/kGpuUnavailable
@@ -426,6 +462,8 @@ class Ledger {
   //                                    kPermissionDenied).
   //   kPermissionDenied/kNotOpenable   no such lease of another user, or not so: they look alike.
   //   kFailedPrecondition              it is queued, being made, or its rights have ended.
+  //   kFailedPrecondition/kNotSealed   its owner is loading it: wait for kLoaded.
+  //   kFailedPrecondition/kSealed      for writing, and it is sealed.
   //   kResourceExhausted/kSessionLimit the user has `leases_per_user` leases of others open.
   Result<Opened> Open(SessionId session, LeaseId lease, Access access, Time now, Effects& effects);
   Result<Opened> OpenByName(SessionId session, const UserId& owner, std::string_view name,
@@ -438,10 +476,24 @@ class Ledger {
   // opening is closed, and it is destroyed when no holder is left. An administrator (`caller` may
   // be no session's) may release any; its holders then get kRevoked, the state is kRevoking while
   // the owner still has it open. With `force` all rights end at once and the bytes are quarantined.
+  // An orphan is its user's, whichever session.
   // Errors: kNotFound/kNotOpenable   no such lease, or not the caller's; kPermissionDenied   force
   // by no administrator.
   Result<Released> Release(SessionId session, const UserSpec& caller, LeaseId lease, bool force,
                            Time now, Effects& effects);
+
+  // The contents are complete: from here on it opens for reading alone. A second time with the same
+  // tag changes nothing.
+  // Errors: kNotFound/kNotOpenable           not the caller's
+  //         kFailedPrecondition/kSealed      it is sealed with another tag
+  //         kFailedPrecondition/kNotSealed   it is not made, or another session has it open for
+  //                                          writing
+  //         kResourceExhausted/kSessionLimit as of labels, for tag and directory
+  Status Seal(SessionId session, LeaseId lease, std::string content_tag,
+              std::shared_ptr<const std::string> directory, Time now, Effects& effects);
+  // The session owns an orphan of its user from here on, and has it open: for writing unless it is
+  // sealed. Errors: those of Open, and kFailedPrecondition/kUnspecified when it has an owner.
+  Result<Opened> Claim(SessionId session, LeaseId lease, Time now, Effects& effects);
 
   // The executor closed the lease's chunks.
   void Destroyed(LeaseId lease, Time now, Effects& effects);
@@ -459,6 +511,9 @@ class Ledger {
   // Grants from it stop or go on. Leases on it are left alone.
   void SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
                      Effects& effects);
+  // Its memory is lost with it: not usable; every lease on it is over at once, charged to nobody,
+  // its owner and holders told kDeviceLost; who could be served nowhere else fails.
+  void LosePool(PoolIndex pool, std::string_view message, Time now, Effects& effects);
 
   // ---- the rules
 
@@ -507,6 +562,9 @@ class Ledger {
   std::uint32_t QueuePosition(GroupId group) const;  // 1 is the next; 0 when it is not queued
   // What stands in its way. Of leases that `user` may not see, pid and id are 0.
   std::vector<Blocker> Blockers(GroupId group, const UserSpec& user) const;
+  // `tenant` is whom the user's leases are charged to.
+  Budget BudgetOf(PoolIndex pool, const UserSpec& user, const TenantSpec& tenant) const;
+  Bytes LastingBytes(const UserSpec& user) const;
   const PoolSpec& Pool(PoolIndex pool) const;
   PoolUse Use(PoolIndex pool) const;
   std::size_t pool_count() const;

@@ -7,9 +7,9 @@
 
 namespace gpulease::ledger {
 
-void Ledger::Impl::FreeBytes(LeaseRecord& record, Bytes bytes) {
+void Ledger::Impl::FreeBytes(LeaseRecord& record, Bytes bytes, Effects& effects) {
   if (bytes >= record.lease.unconfirmed_size) {
-    EraseLease(record);
+    EraseLease(record, effects);
     return;
   }
   record.lease.unconfirmed_size -= bytes;
@@ -31,7 +31,7 @@ void Ledger::Impl::Observe(PoolIndex index, Bytes used, Time now, Effects& effec
     for (Bytes free = pending - remaining; free > 0;) {
       LeaseRecord& oldest = *FindLease(pool.closed.begin()->second);
       const Bytes bytes = std::min(free, oldest.lease.unconfirmed_size);
-      FreeBytes(oldest, bytes);
+      FreeBytes(oldest, bytes, effects);
       free -= bytes;
     }
     pool.outside = beyond - remaining;
@@ -54,7 +54,7 @@ void Ledger::Impl::Observe(PoolIndex index, Bytes used, Time now, Effects& effec
 void Ledger::Impl::ObserveLease(LeaseId lease, bool in_use, Time now, Effects& effects) {
   LeaseRecord* record = FindLease(lease);
   if (in_use || record == nullptr || record->closed_turn == 0) return;
-  FreeBytes(*record, record->lease.unconfirmed_size);
+  FreeBytes(*record, record->lease.unconfirmed_size, effects);
   Serve(now, effects);
 }
 

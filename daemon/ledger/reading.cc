@@ -184,11 +184,51 @@ std::vector<LeaseId> Ledger::LeasesToObserve(PoolIndex pool) const {
   return all;
 }
 
+Budget Ledger::BudgetOf(PoolIndex index, const UserSpec& user, const TenantSpec& spec) const {
+  Budget budget;
+  const PoolAccount& pool = impl_->pools[index];
+  budget.free = pool.Free();
+  budget.waiting = pool.queued;
+  PoolSet here;
+  here.set(index);
+  budget.holders = impl_->BlockersOf(here, nullptr, user);
+  for (const auto& [size, id] : pool.by_size) {
+    const LeaseRecord& record = impl_->leases.at(id);
+    if (IsOwner(user, record.lease)) budget.mine += record.charge.bytes();
+  }
+  const Bytes limit = pool.spec.kind == PoolKind::kDevice ? spec.device_limit : spec.host_limit;
+  const auto tenant = impl_->tenants.find(spec.name);
+  bool behind = false;
+  if (limit != 0) {
+    const Bytes has =
+        tenant == impl_->tenants.end() ? 0 : tenant->second.bytes[Index(pool.spec.kind)];
+    budget.tenant_left = limit > has ? limit - has : 0;
+    behind = tenant != impl_->tenants.end() && tenant->second.held[Index(pool.spec.kind)];
+  }
+  if (!pool.usable) {
+    budget.message = pool.message;
+  } else if (impl_->reserved[index]) {
+    budget.message = "an earlier request waits for it";
+  } else if (behind) {
+    budget.message = "an earlier request of the tenant waits for its limit";
+  } else {
+    const Bytes most = std::min(pool.Grantable(), budget.tenant_left);
+    budget.leasable = most / pool.spec.granularity * pool.spec.granularity;
+  }
+  return budget;
+}
+
+Bytes Ledger::LastingBytes(const UserSpec& user) const {
+  const auto found = impl_->users.find(AccountOf(user));
+  return found == impl_->users.end() ? 0 : found->second.lasting_bytes;
+}
+
 Time Ledger::NextDeadline() const {
   Time next = kNever;
   if (!impl_->waits.empty()) next = std::min(next, impl_->waits.begin()->first);
   if (!impl_->graces.empty()) next = std::min(next, impl_->graces.begin()->first);
   if (!impl_->bounds.empty()) next = std::min(next, impl_->bounds.begin()->first);
+  if (!impl_->orphans.empty()) next = std::min(next, impl_->orphans.begin()->first);
   return next;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "daemon/ledger/impl.h"
+#include "daemon/ledger/permissions.h"
 
 namespace gpulease::ledger {
 
@@ -14,15 +15,24 @@ void Ledger::Impl::SetState(LeaseRecord& record, State state, Time now) {
   if (record.charge) record.charge.MoveTo(ColumnOf(state, record.lease.quarantined));
 }
 
-void Ledger::Impl::FreeName(LeaseRecord& record) {
+void Ledger::Impl::FreeName(LeaseRecord& record, Effects& effects) {
+  if (record.lease.loading && !record.lease.sealed) {
+    record.lease.loading = false;
+    Effect& loaded = effects.emplace_back(Effect{.kind = Effect::Kind::kLoaded});
+    loaded.lease = record.lease.id;
+  }
   if (record.lease.name.empty()) return;
   const auto found = record.user->names.find(NameKey(record.lease.realm, record.lease.name));
   if (found != record.user->names.end() && found->second == &record)
     record.user->names.erase(found);
 }
 
-void Ledger::Impl::DropOwner(LeaseRecord& record) {
-  FreeName(record);
+void Ledger::Impl::DropOwner(LeaseRecord& record, Effects& effects) {
+  FreeName(record, effects);
+  LeaveOwner(record);
+}
+
+void Ledger::Impl::LeaveOwner(LeaseRecord& record) {
   if (!record.lease.owner) return;
   Note(record.lease.id);
   SessionRecord& session = *FindSession(record.lease.owner);
@@ -38,7 +48,8 @@ void Ledger::Impl::DropOwner(LeaseRecord& record) {
 }
 
 void Ledger::Impl::LetGo(LeaseRecord& record, EventType type, Time now, Effects& effects) {
-  DropOwner(record);
+  StopLasting(record);
+  DropOwner(record, effects);
   if (!record.lease.holders.empty() && record.lease.state != State::kRevoking) {
     SetState(record, State::kReleased, now);
     Emit(type, record, HolderSessions(record), effects);
@@ -47,6 +58,7 @@ void Ledger::Impl::LetGo(LeaseRecord& record, EventType type, Time now, Effects&
 }
 
 void Ledger::Impl::Settle(LeaseRecord& record, Time now, Effects& effects) {
+  if (IsOrphan(record.lease)) return SetEnd(record, now);
   if (record.lease.holders.empty() && !record.lease.owner &&
       record.lease.state >= State::kOffered && record.lease.state < State::kDestroying) {
     StartDestroy(record, now, effects);
@@ -67,7 +79,8 @@ void Ledger::Impl::Revoke(LeaseRecord& record, bool force, Time now, Effects& ef
   const SessionId owner = record.lease.owner;
   if (owner && std::find(told.begin(), told.end(), owner) == told.end()) told.push_back(owner);
   if (!told.empty()) Emit(EventType::kRevoked, record, std::move(told), effects);
-  FreeName(record);
+  StopLasting(record);
+  FreeName(record, effects);
   if (force) {
     for (const SessionId holder : HolderSessions(record)) {
       RemoveHolding(record, holder);
@@ -76,7 +89,7 @@ void Ledger::Impl::Revoke(LeaseRecord& record, bool force, Time now, Effects& ef
     }
   }
   // An owner that has it open keeps its right until it lets go.
-  if (owner && FindHolding(record, owner) == nullptr) DropOwner(record);
+  if (owner && FindHolding(record, owner) == nullptr) DropOwner(record, effects);
   if (!record.lease.holders.empty()) SetState(record, State::kRevoking, now);
   Settle(record, now, effects);
 }
@@ -91,7 +104,8 @@ Result<Released> Ledger::Impl::Release(SessionId session, const UserSpec& caller
   LeaseRecord* record = FindLease(lease);
   if (record == nullptr) return NotTheCallers(lease);
   const bool owner = session && record->lease.owner == session;
-  if (!owner && !caller.administrator) return NotTheCallers(lease);
+  const bool heir = IsOrphan(record->lease) && IsOwner(caller, record->lease);
+  if (!owner && !heir && !caller.administrator) return NotTheCallers(lease);
   const State before = record->lease.state;
   if (before == State::kQueued || before == State::kMaking) {
     Group& group = *record->group;
@@ -115,8 +129,8 @@ Result<Released> Ledger::Impl::Release(SessionId session, const UserSpec& caller
     }
     return Released{before, 0};
   }
-  if (owner && !force) {
-    RemoveHolding(*record, session);
+  if ((owner || heir) && !force) {
+    if (session) RemoveHolding(*record, session);
     LetGo(*record, EventType::kReleased, now, effects);
   } else {
     Revoke(*record, force, now, effects);
@@ -129,7 +143,7 @@ void Ledger::Impl::Destroyed(LeaseId lease, Time now, Effects& effects) {
   if (record == nullptr || record->lease.state != State::kDestroying) return;
   record->charge.CloseChunks();
   if (!record->charge.pool()->spec.confirms_releases) {
-    EraseLease(*record);
+    EraseLease(*record, effects);
   } else {
     AwaitBytes(*record, now, effects);
   }
@@ -148,21 +162,20 @@ void Ledger::Impl::AwaitBytes(LeaseRecord& record, Time now, Effects& effects) {
   observe.lease = record.lease.id;
 }
 
-void Ledger::Impl::EraseLease(LeaseRecord& record) {
-  DropOwner(record);
+void Ledger::Impl::EraseLease(LeaseRecord& record, Effects& effects) {
+  StopLasting(record);
+  DropOwner(record, effects);
   const LeaseId id = record.lease.id;
   Note(id);
   if (record.closed_turn != 0) record.charge.pool()->closed.erase(record.closed_turn);
   if (record.lease.state == State::kReleasing)
     bounds.erase({After(record.lease.changed, options.limits.release_bound), id});
-  Group& group = *record.group;
-  std::erase(group.leases, &record);
   UserAccount* user = record.user;
-  TenantAccount* tenant = group.tenant;
+  TenantAccount* tenant = record.group->tenant;
   const UserId account = AccountOf(UserId(record.lease.uid, record.lease.realm));
   user->leases -= 1;
-  user->label_bytes -= TextBytes(record.lease.name, record.lease.labels);
-  if (group.leases.empty()) groups.erase(group.id);
+  user->label_bytes -= TextBytes(record.lease);
+  LeaveGroup(record);
   leases.erase(id);
   Collect(user, account, tenant);
 }

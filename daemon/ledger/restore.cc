@@ -71,6 +71,7 @@ Status Ledger::Impl::CheckRestored(const RestoredLease& restored) const {
     return Senseless("its chunks do not fit its pool");
   if (!restored.aside && lease.chunks.size() > options.limits.chunks - ChunkCount())
     return NoChunksLeft(lease.chunks.size(), ChunkCount(), options.limits.chunks);
+  if (lease.linger < Duration::zero()) return Senseless("it lingers for less than nothing");
   std::set<SessionId> holders;
   for (const Holding& holding : lease.holders) {
     if (!holders.insert(holding.session).second) return Senseless("a session holds it twice");
@@ -132,7 +133,8 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   record.user->leases += 1;
   // A name that was given away while this lease was set aside stays away.
   if (record.user->names.contains(NameKey(lease.realm, lease.name))) lease.name.clear();
-  record.user->label_bytes += TextBytes(lease.name, lease.labels);
+  record.user->label_bytes += TextBytes(lease);
+  generations = std::max(generations, lease.generation);
   lease.size = 0;
   for (const Bytes chunk : lease.chunks) lease.size += chunk;
   lease.tenant = group.tenant->spec.name;
@@ -140,6 +142,9 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   record.charge =
       Charge(pools[lease.pool], *group.tenant, owner, lease.id, lease.size, lease.chunks.size());
   const std::vector<Holding> holders = std::exchange(lease.holders, {});
+  const Time ends = std::exchange(lease.ends, kNever);
+  const Duration linger = std::exchange(lease.linger, {});
+  const bool had_owner = static_cast<bool>(lease.owner);
   lease.owner = {};
   if (closed) {
     record.charge.CloseChunks();
@@ -165,9 +170,26 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
     AddHolding(record, *holder, holding.access);
     lease.holders.back().taken = holding.taken;
   }
+  // What lasts outlives its owner, who may have ended meanwhile; what he was loading does not.
+  const bool lasts = linger > Duration::zero() &&
+                     (owner != nullptr ? state <= State::kLeased
+                                       : state == State::kLeased &&
+                                             (!had_owner || lease.sealed || !lease.loading));
   const Time changed = lease.changed;
-  SetState(record, owner == nullptr && state != State::kRevoking ? State::kReleased : state, now);
+  SetState(record,
+           owner == nullptr && state != State::kRevoking && !lasts ? State::kReleased : state, now);
   lease.changed = changed;
+  if (lasts) {
+    lease.linger = linger;
+    record.lasting = lease.size;
+    record.user->lasting_bytes += record.lasting;
+    if (owner == nullptr && !lease.name.empty())
+      record.user->names.emplace(NameKey(lease.realm, lease.name), &record);
+    if (IsOrphan(lease) && lease.holders.empty() && linger != kForever && ends != kNever) {
+      lease.ends = ends;
+      orphans.emplace(ends, lease.id);
+    }
+  }
   Settle(record, now, effects);
   return {};
 }

@@ -137,6 +137,8 @@ void Ledger::Impl::Tick(Time now, Effects& effects) {
     bounds.erase(bounds.begin());
     SetState(record, State::kUnconfirmed, now);
   }
+  while (!orphans.empty() && orphans.begin()->first <= now)
+    EndOrphan(*FindLease(orphans.begin()->second), now, effects);
   Serve(now, effects);
 }
 

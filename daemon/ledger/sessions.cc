@@ -90,7 +90,12 @@ void Ledger::Impl::EndSession(SessionId id, bool process_lives, Time now, Effect
           if (process_lives) mine->exposed = true;
           NoticeDeath(*mine, effects);
         }
-        LetGo(*mine, EventType::kOwnerGone, now, effects);
+        if (mine->lease.state == State::kLeased && mine->lease.linger > Duration::zero() &&
+            (mine->lease.sealed || !mine->lease.loading)) {
+          Orphan(*mine, now, effects);
+        } else {
+          LetGo(*mine, EventType::kOwnerGone, now, effects);
+        }
     }
   }
   const std::vector<LeaseId> opened(record->opened.begin(), record->opened.end());

@@ -206,6 +206,27 @@ Error DriverMemoryShort(const Shortage& shortage, const Error& driver, Duration 
   return error;
 }
 
+Error DeviceLost(LeaseId lease, std::string_view pool, std::string_view why) {
+  return MakeError(Code::kUnavailable, Reason::kDeviceLost,
+                   "lease " + Number(lease.value) + " ended with its GPU: " + std::string(pool) +
+                       " is lost (" + std::string(why) +
+                       "): unmap it, and lease memory on another GPU");
+}
+
+Error StillLoading(const Lease& lease, std::string_view asked) {
+  return MakeError(Code::kFailedPrecondition, Reason::kNotSealed,
+                   "lease " + std::string(asked) + " is being loaded" +
+                       (lease.owner_pid > 0
+                            ? " by process " + Number(static_cast<std::uint64_t>(lease.owner_pid))
+                            : "") +
+                       ": await its contents (AwaitSealed), then open it for reading");
+}
+
+Error SealedAgainst(std::string_view lease) {
+  return MakeError(Code::kFailedPrecondition, Reason::kSealed,
+                   "lease " + std::string(lease) + " is sealed: open it for reading");
+}
+
 Error NotTheCallers(LeaseId lease) {
   return MakeError(Code::kNotFound, Reason::kNotOpenable,
                    "lease " + Number(lease.value) + ": there is none, or it is not the caller's");

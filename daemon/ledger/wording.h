@@ -37,6 +37,10 @@ Error MemoryShort(const Shortage& shortage);
 Error WaitOver(const Shortage& shortage, Duration waited);
 // The books have room, the driver has none; `driver` is what it said.
 Error DriverMemoryShort(const Shortage& shortage, const Error& driver, Duration tried);
+// `why` is what happened to the pool.
+Error DeviceLost(LeaseId lease, std::string_view pool, std::string_view why);
+Error StillLoading(const Lease& lease, std::string_view asked);
+Error SealedAgainst(std::string_view lease);
 Error NotTheCallers(LeaseId lease);
 Error NotOpenable(std::string_view lease);
 // A user's limit on `what` ("sessions"), which `option` sets ("sessions_per_user").

@@ -16,6 +16,7 @@
 #include <limits>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "daemon/memory/numa.h"
@@ -33,7 +34,8 @@ namespace {
 constexpr Bytes kHugePage = 2 * kMiB;
 // Populated between two questions whether it is still wanted; 16 MiB take about 4 ms.
 constexpr Bytes kSlice = 16 * kMiB;
-// Left to the machine whatever is asked.
+// Left to the machine whatever is asked, and half of it whatever others take meanwhile: the kernel
+// does not refuse the page that is too many, it kills for it.
 constexpr Bytes kMargin = 64 * kMiB;
 
 std::string PathOf(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
@@ -64,27 +66,36 @@ Status Bind(void* address, Bytes size, std::int32_t node) {
   return {};
 }
 
+int PopulateSlice(std::byte* address, Bytes size) {
+  for (;;) {
+    if (madvise(address, size, MADV_POPULATE_WRITE) == 0) return 0;
+    if (errno != EINTR && errno != EAGAIN) return errno;
+  }
+}
+
 // 0, an errno, or ECANCELED.
 int Populate(std::byte* address, const HostRequest& request) {
+  const bool from_pool = request.page_size == ledger::PageSize::kHuge;
   std::atomic<Bytes> next = 0;
   std::atomic<int> failure = 0;
-  const auto work = [&] {
+  // One of the threads looks what others have left; a look takes up to a tenth of a slice's time.
+  const auto work = [&](bool looks) {
     while (failure == 0) {
       const Bytes offset = next.fetch_add(kSlice);
       if (offset >= request.size) return;
       const Bytes size = std::min(kSlice, request.size - offset);
-      int error = 0;
-      do {
-        error = madvise(address + offset, size, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-      } while (error == EINTR || error == EAGAIN);
+      const bool left =
+          !looks || offset == 0 || AvailableOnNode(request.node) >= kMargin / 2 + size;
+      int error = left ? PopulateSlice(address + offset, size) : ENOMEM;
       if (error == 0 && offset + size < request.size && !request.wanted()) error = ECANCELED;
       if (error != 0) failure = error;
     }
   };
   const Bytes slices = (request.size + kSlice - 1) / kSlice;
   std::vector<std::thread> others;
-  for (Bytes i = 1; i < std::min<Bytes>(request.threads, slices); ++i) others.emplace_back(work);
-  work();
+  for (Bytes i = 1; i < std::min<Bytes>(request.threads, slices); ++i)
+    others.emplace_back(work, false);
+  work(!from_pool);
   for (std::thread& other : others) other.join();
   return failure;
 }
@@ -173,7 +184,8 @@ Result<HostChunk> CreateHostChunk(const HostRequest& request) {
     const Bytes available = AvailableOnNode(request.node);
     if (available < kMargin || available - kMargin < request.size) {
       return Short(node + ": asked " + FormatBytes(request.size) + " of pinned memory, " +
-                       FormatBytes(available) + " available on the machine",
+                       FormatBytes(available) + " available here, of which " +
+                       FormatBytes(kMargin) + " stay free; release some or ask for less",
                    request.size, available);
     }
   }
@@ -204,10 +216,14 @@ Result<HostChunk> CreateHostChunk(const HostRequest& request) {
                        "the request is not wanted any more");
     }
     if (error == ENOMEM || error == EFAULT || error == EHWPOISON) {
+      // With what was made of it.
+      munmap(std::exchange(mapped.address, nullptr), request.size);
+      fd.Reset();
+      const Bytes available = AvailableOnNode(request.node);
       return Short(node + ": asked " + FormatBytes(request.size) +
-                       " of pinned memory, the kernel ran out while it was made (" +
-                       ErrnoError("MADV_POPULATE_WRITE", error).message + ")",
-                   request.size, AvailableOnNode(request.node));
+                       " of pinned memory, others took memory while it was made and " +
+                       FormatBytes(available) + " are available now; release some or ask for less",
+                   request.size, available);
     }
     return ErrnoError("MADV_POPULATE_WRITE", error);
   }

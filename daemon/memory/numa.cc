@@ -9,6 +9,8 @@
 #include <sstream>
 #include <string>
 
+#include "daemon/memory/cgroup_room.h"
+
 namespace gpulease::memory {
 namespace {
 
@@ -38,24 +40,6 @@ std::optional<Bytes> ReadNumber(const std::string& path) {
   Bytes value = 0;
   if (!(stream >> value)) return std::nullopt;
   return value;
-}
-
-// What the memory limits of this process's cgroup and those above leave.
-Bytes CgroupRoom() {
-  Bytes room = ~Bytes{0};
-  std::ifstream stream("/proc/self/cgroup");
-  for (std::string line; std::getline(stream, line);) {
-    if (!line.starts_with("0::")) continue;
-    for (fs::path group = line.substr(3); !group.empty() && group != "/";
-         group = group.parent_path()) {
-      const std::string folder = "/sys/fs/cgroup" + group.string();
-      const std::optional<Bytes> most =
-          ReadNumber(folder + "/memory.max");  // "max" is no number: no limit
-      const std::optional<Bytes> now = ReadNumber(folder + "/memory.current");
-      if (most && now) room = std::min(room, *most > *now ? *most - *now : 0);
-    }
-  }
-  return room;
 }
 
 }  // namespace

@@ -31,13 +31,18 @@ Result<UniqueFd> TakeLock(const std::string& directory) {
     if (read(lock.get(), pid, sizeof pid - 1) < 0) pid[0] = 0;
     pid[std::strcspn(pid, "\n")] = 0;
     return MakeError(Code::kAlreadyExists, Reason::kUnspecified,
-                     "gpuleased is already running (pid " + std::string(pid) + ") in " + directory +
+                     "gpuleased is already running " +
+                         (*pid == 0 ? "" : "(pid " + std::string(pid) + ") ") + "in " + directory +
                          "; stop it first, or choose another --runtime-dir");
   }
+  // The lock is what counts; the pid is for people. Written over the last one before what is left
+  // of that is cut off, for a full file system has no room for what was let go a moment before.
   const std::string pid = std::to_string(getpid()) + "\n";
-  if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0) {
-    return ErrnoError("write " + path, errno);
-  }
+  const auto size = static_cast<ssize_t>(pid.size());
+  const ssize_t written = pwrite(lock.get(), pid.data(), pid.size(), 0);
+  if (written < 0 && errno != ENOSPC && errno != EDQUOT) return ErrnoError("write " + path, errno);
+  if (ftruncate(lock.get(), written == size ? size : 0) != 0)
+    return ErrnoError("truncate " + path, errno);
   return lock;
 }
 

@@ -14,6 +14,7 @@
 #include "daemon/peers/peer_table.h"
 #include "daemon/rpc/call_loop.h"
 #include "daemon/rpc/convert.h"
+#include "daemon/rpc/live_calls.h"
 #include "daemon/rpc/user_names.h"
 
 namespace gpulease::rpc {
@@ -23,6 +24,7 @@ struct Services {
   const peers::PeerTable& peers;
   UserNames& users;
   std::string instance;  // 32 hex digits
+  std::shared_ptr<LiveCalls> calls = std::make_shared<LiveCalls>();
 };
 
 // Serves one call: `body` gets the peer and returns a Status.
@@ -48,6 +50,7 @@ class UnaryCall final : public Completion {
   using Listener = std::function<void(grpc::ServerContext*, Request*, Writer*, void* tag)>;
   using Handler = std::function<grpc::Status(grpc::ServerContext&, const Request&, Response&)>;
   struct Method {
+    std::shared_ptr<LiveCalls> calls;
     Listener listen;
     Handler handle;
   };
@@ -59,7 +62,7 @@ class UnaryCall final : public Completion {
 
  private:
   explicit UnaryCall(std::shared_ptr<const Method> method)
-      : method_(std::move(method)), writer_(&context_) {}
+      : method_(std::move(method)), live_(*method_->calls), writer_(&context_) {}
 
   void Complete(bool ok) override {
     if (!ok || served_) {
@@ -77,6 +80,7 @@ class UnaryCall final : public Completion {
   }
 
   const std::shared_ptr<const Method> method_;
+  const LiveCall live_;
   grpc::ServerContext context_;
   Request request_;
   Response response_;
@@ -86,13 +90,14 @@ class UnaryCall final : public Completion {
 
 // Listens for `method` of `async` (a generated AsyncService) on `queue` with `handle`.
 template <typename Async, typename Base, typename Request, typename Response>
-void ListenUnary(Async& async, grpc::ServerCompletionQueue& queue,
+void ListenUnary(const Services& services, Async& async, grpc::ServerCompletionQueue& queue,
                  void (Base::*method)(grpc::ServerContext*, Request*,
                                       grpc::ServerAsyncResponseWriter<Response>*,
                                       grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
                  typename UnaryCall<Request, Response>::Handler handle) {
   using Call = UnaryCall<Request, Response>;
   auto shared = std::make_shared<typename Call::Method>();
+  shared->calls = services.calls;
   shared->listen = [&async, &queue, method](grpc::ServerContext* context, Request* request,
                                             typename Call::Writer* writer, void* tag) {
     (async.*method)(context, request, writer, &queue, &queue, tag);

@@ -32,6 +32,11 @@ struct NamedLease {
 // Errors: kInvalidArgument/kBadField; kPermissionDenied/kNotOpenable when there is no such user.
 Result<NamedLease> ToNamedLease(const std::string& text, const peers::Peer& peer, UserNames& users);
 
+// Errors: kInvalidArgument/kBadField, which name the entry and the field.
+// `size` is the lease's.
+Result<std::shared_ptr<const std::string>> ToDirectory(const v1::Directory& directory, Bytes size);
+Status CheckContentTag(const std::string& tag);
+
 // The id that a page starts behind. Errors: kInvalidArgument/kBadField.
 Result<std::uint64_t> ToPageStart(const std::string& token);
 std::size_t ToPageSize(std::uint32_t asked);
@@ -39,6 +44,7 @@ std::size_t ToPageSize(std::uint32_t asked);
 void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out);
 void ToProto(const broker::Grant& grant, UserNames& users, v1::AllocateResponse* out);
 void ToProto(const broker::NodeView& view, v1::GetNodeResponse* out);
+void ToProto(const broker::BudgetView& view, v1::GetBudgetResponse* out);
 void ToProto(const ledger::Session& session, UserNames& users, v1::Session* out);
 void ToProto(const broker::Event& event, v1::Event* out);
 v1::LeaseState ToProto(ledger::State state, bool quarantined);

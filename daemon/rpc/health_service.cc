@@ -49,7 +49,7 @@ class HealthWatch final : public WaitingCall {
 }  // namespace
 
 void HealthService::Listen(grpc::ServerCompletionQueue& queue) {
-  ListenUnary(async_, queue, &Health::AsyncService::RequestCheck,
+  ListenUnary(services_, async_, queue, &Health::AsyncService::RequestCheck,
               [this](grpc::ServerContext& context, const HealthCheckRequest& request,
                      HealthCheckResponse& response) {
                 return Serve(services_, context, [&](const peers::Peer&) -> Status {

@@ -9,6 +9,58 @@ namespace gpulease::rpc {
 using ledger::LeaseId;
 using ledger::SessionId;
 
+namespace {
+
+// The lease that a request names, by id or by name, of those that the peer may see.
+template <typename Request>
+Result<LeaseId> NamedBy(const Services& services, const peers::Peer& peer, const Request& request) {
+  if (request.lease_case() == Request::kLeaseId) return LeaseId{request.lease_id()};
+  const Result<NamedLease> named = ToNamedLease(request.name(), peer, services.users);
+  // That there is no such user is no more than that there is no such lease.
+  if (!named.ok())
+    return named.error().reason == Reason::kNotOpenable ? broker::NotVisible() : named.error();
+  return services.broker.FindByName(peer, named->owner, named->name);
+}
+
+struct AwaitMethod {
+  using Request = v1::AwaitRequest;
+  using Response = v1::AllocateResponse;
+  using Answer = broker::Grant;
+  static constexpr auto kRequest = &v1::LeaseService::AsyncService::RequestAwait;
+  static Result<std::uint64_t> Ask(const Services& services, const peers::Peer& peer,
+                                   const Request& request,
+                                   std::function<void(Result<Answer>)> done) {
+    return services.broker.Await(peer, SessionId{request.session_id()}, request.push_tag(),
+                                 LeaseId{request.lease_id()}, std::move(done));
+  }
+  static void Cancel(broker::Broker& broker, std::uint64_t ticket) { broker.CancelAwait(ticket); }
+  static void Fill(const Answer& grant, UserNames& users, Response* response) {
+    ToProto(grant, users, response);
+  }
+};
+
+struct AwaitSealedMethod {
+  using Request = v1::AwaitSealedRequest;
+  using Response = v1::AwaitSealedResponse;
+  using Answer = broker::LeaseView;
+  static constexpr auto kRequest = &v1::LeaseService::AsyncService::RequestAwaitSealed;
+  static Result<std::uint64_t> Ask(const Services& services, const peers::Peer& peer,
+                                   const Request& request,
+                                   std::function<void(Result<Answer>)> done) {
+    const Result<LeaseId> lease = NamedBy(services, peer, request);
+    if (!lease.ok()) return lease.error();
+    return services.broker.AwaitSealed(peer, *lease, std::move(done));
+  }
+  static void Cancel(broker::Broker& broker, std::uint64_t ticket) {
+    broker.CancelAwaitSealed(ticket);
+  }
+  static void Fill(const Answer& view, UserNames& users, Response* response) {
+    ToProto(view, users, response->mutable_lease());
+  }
+};
+
+}  // namespace
+
 void LeaseService::Listen(grpc::ServerCompletionQueue& queue) {
   using Async = v1::LeaseService::AsyncService;
   // A handler of ours as gRPC's, with the peer looked up.
@@ -19,13 +71,21 @@ void LeaseService::Listen(grpc::ServerCompletionQueue& queue) {
       });
     };
   };
-  ListenUnary(async_, queue, &Async::RequestAllocate, with_peer(&LeaseService::Allocate));
-  ListenUnary(async_, queue, &Async::RequestOpen, with_peer(&LeaseService::Open));
-  ListenUnary(async_, queue, &Async::RequestClose, with_peer(&LeaseService::Close));
-  ListenUnary(async_, queue, &Async::RequestRelease, with_peer(&LeaseService::Release));
-  ListenUnary(async_, queue, &Async::RequestGetLease, with_peer(&LeaseService::GetLease));
-  ListenUnary(async_, queue, &Async::RequestListLeases, with_peer(&LeaseService::ListLeases));
-  AwaitCall::Listen(services_, async_, queue);
+  ListenUnary(services_, async_, queue, &Async::RequestAllocate,
+              with_peer(&LeaseService::Allocate));
+  ListenUnary(services_, async_, queue, &Async::RequestOpen, with_peer(&LeaseService::Open));
+  ListenUnary(services_, async_, queue, &Async::RequestClose, with_peer(&LeaseService::Close));
+  ListenUnary(services_, async_, queue, &Async::RequestRelease, with_peer(&LeaseService::Release));
+  ListenUnary(services_, async_, queue, &Async::RequestGetLease,
+              with_peer(&LeaseService::GetLease));
+  ListenUnary(services_, async_, queue, &Async::RequestListLeases,
+              with_peer(&LeaseService::ListLeases));
+  ListenUnary(services_, async_, queue, &Async::RequestSeal, with_peer(&LeaseService::Seal));
+  ListenUnary(services_, async_, queue, &Async::RequestClaim, with_peer(&LeaseService::Claim));
+  ListenUnary(services_, async_, queue, &Async::RequestGetDirectory,
+              with_peer(&LeaseService::GetDirectory));
+  AwaitCall<AwaitMethod>::Listen(services_, async_, queue);
+  AwaitCall<AwaitSealedMethod>::Listen(services_, async_, queue);
   WatchCall::Listen(services_, async_, queue);
 }
 
@@ -76,18 +136,61 @@ Status LeaseService::Release(const peers::Peer& peer, const v1::ReleaseRequest& 
 
 Status LeaseService::GetLease(const peers::Peer& peer, const v1::GetLeaseRequest& request,
                               v1::GetLeaseResponse& response) {
-  Result<broker::LeaseView> view = broker::LeaseView();
-  if (request.lease_case() == v1::GetLeaseRequest::kLeaseId) {
-    view = services_.broker.GetLease(peer, LeaseId{request.lease_id()});
-  } else {
-    const Result<NamedLease> named = ToNamedLease(request.name(), peer, services_.users);
-    // That there is no such user is no more than that there is no such lease.
-    if (!named.ok())
-      return named.error().reason == Reason::kNotOpenable ? broker::NotVisible() : named.error();
-    view = services_.broker.GetLeaseByName(peer, named->owner, named->name);
-  }
+  const Result<LeaseId> lease = NamedBy(services_, peer, request);
+  if (!lease.ok()) return lease.error();
+  Result<broker::LeaseView> view = services_.broker.GetLease(peer, *lease);
   if (!view.ok()) return std::move(view).error();
   ToProto(*view, services_.users, response.mutable_lease());
+  return {};
+}
+
+Status LeaseService::Seal(const peers::Peer& peer, const v1::SealRequest& request,
+                          v1::SealResponse& response) {
+  GPULEASE_RETURN_IF_ERROR(CheckContentTag(request.content_tag()));
+  const SessionId session{request.session_id()};
+  const LeaseId lease{request.lease_id()};
+  std::shared_ptr<const std::string> directory;
+  if (request.directory().entries_size() > 0) {
+    const Result<broker::LeaseView> view = services_.broker.GetLease(peer, lease);
+    if (!view.ok()) return view.error();
+    Result<std::shared_ptr<const std::string>> checked =
+        ToDirectory(request.directory(), view->lease.size);
+    if (!checked.ok()) return std::move(checked).error();
+    directory = std::move(*checked);
+  }
+  Result<broker::LeaseView> view =
+      services_.broker.Seal(peer, session, lease, request.content_tag(), std::move(directory));
+  if (!view.ok()) return std::move(view).error();
+  ToProto(*view, services_.users, response.mutable_lease());
+  return {};
+}
+
+Status LeaseService::Claim(const peers::Peer& peer, const v1::ClaimRequest& request,
+                           v1::ClaimResponse& response) {
+  const Result<LeaseId> lease = NamedBy(services_, peer, request);
+  if (!lease.ok()) return lease.error();
+  Result<broker::LeaseView> view =
+      services_.broker.Claim(peer, SessionId{request.session_id()}, request.push_tag(), *lease);
+  if (!view.ok()) return std::move(view).error();
+  ToProto(*view, services_.users, response.mutable_lease());
+  return {};
+}
+
+Status LeaseService::GetDirectory(const peers::Peer& peer, const v1::GetDirectoryRequest& request,
+                                  v1::GetDirectoryResponse& response) {
+  const Result<LeaseId> lease = NamedBy(services_, peer, request);
+  if (!lease.ok()) return lease.error();
+  const Result<broker::LeaseView> view = services_.broker.GetLease(peer, *lease);
+  if (!view.ok()) return view.error();
+  if (!view->lease.directory) {
+    return MakeError(Code::kNotFound, Reason::kUnspecified,
+                     "lease " + std::to_string(lease->value) + " has no directory");
+  }
+  response.set_lease_id(lease->value);
+  response.set_generation(view->lease.generation);
+  response.set_content_tag(view->lease.content_tag);
+  if (!response.mutable_directory()->ParseFromString(*view->lease.directory))
+    return MakeError(Code::kInternal, Reason::kUnspecified, "the directory cannot be read");
   return {};
 }
 
@@ -99,7 +202,8 @@ Status LeaseService::ListLeases(const peers::Peer& peer, const v1::ListLeasesReq
   const std::vector<broker::LeaseView> views =
       services_.broker.ListLeases(peer, LeaseId{*after}, most, [&](const broker::LeaseView& view) {
         return (request.gpu_uuid().empty() || view.gpu_uuid == request.gpu_uuid()) &&
-               (!request.has_uid() || view.lease.uid == request.uid());
+               (!request.has_uid() || view.lease.uid == request.uid()) &&
+               (!request.orphans() || ledger::IsOrphan(view.lease));
       });
   for (const broker::LeaseView& view : views) ToProto(view, services_.users, response.add_leases());
   if (views.size() == most)

@@ -27,6 +27,11 @@ class LeaseService {
                  v1::ReleaseResponse& response);
   Status GetLease(const peers::Peer& peer, const v1::GetLeaseRequest& request,
                   v1::GetLeaseResponse& response);
+  Status Seal(const peers::Peer& peer, const v1::SealRequest& request, v1::SealResponse& response);
+  Status Claim(const peers::Peer& peer, const v1::ClaimRequest& request,
+               v1::ClaimResponse& response);
+  Status GetDirectory(const peers::Peer& peer, const v1::GetDirectoryRequest& request,
+                      v1::GetDirectoryResponse& response);
   Status ListLeases(const peers::Peer& peer, const v1::ListLeasesRequest& request,
                     v1::ListLeasesResponse& response);
 

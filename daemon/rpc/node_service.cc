@@ -34,27 +34,35 @@ std::uint32_t OpenDescriptors() {
 
 void NodeService::Listen(grpc::ServerCompletionQueue& queue) {
   using Async = v1::NodeService::AsyncService;
-  ListenUnary(async_, queue, &Async::RequestGetNode,
+  ListenUnary(services_, async_, queue, &Async::RequestGetNode,
               [this](grpc::ServerContext& context, const v1::GetNodeRequest&,
                      v1::GetNodeResponse& response) {
                 return Serve(services_, context,
                              [&](const peers::Peer&) { return GetNode(response); });
               });
-  ListenUnary(async_, queue, &Async::RequestListSessions,
+  ListenUnary(services_, async_, queue, &Async::RequestListSessions,
               [this](grpc::ServerContext& context, const v1::ListSessionsRequest& request,
                      v1::ListSessionsResponse& response) {
                 return Serve(services_, context, [&](const peers::Peer& peer) {
                   return ListSessions(peer, request, response);
                 });
               });
-  ListenUnary(async_, queue, &Async::RequestDrain,
+  ListenUnary(services_, async_, queue, &Async::RequestGetBudget,
+              [this](grpc::ServerContext& context, const v1::GetBudgetRequest&,
+                     v1::GetBudgetResponse& response) {
+                return Serve(services_, context, [&](const peers::Peer& peer) -> Status {
+                  ToProto(services_.broker.Budget(peer), &response);
+                  return {};
+                });
+              });
+  ListenUnary(services_, async_, queue, &Async::RequestDrain,
               [this](grpc::ServerContext& context, const v1::DrainRequest& request,
                      v1::DrainResponse& response) {
                 return Serve(services_, context, [&](const peers::Peer& peer) {
                   return Drain(peer, request, response);
                 });
               });
-  ListenUnary(async_, queue, &Async::RequestUndrain,
+  ListenUnary(services_, async_, queue, &Async::RequestUndrain,
               [this](grpc::ServerContext& context, const v1::UndrainRequest& request,
                      v1::UndrainResponse&) {
                 return Serve(services_, context, [&](const peers::Peer& peer) {

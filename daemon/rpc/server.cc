@@ -18,7 +18,8 @@ namespace gpulease::rpc {
 namespace {
 
 // A request is a few KiB: 64 specs with 16 labels each of at most 318 bytes come to about 350 KiB.
-constexpr int kLargestRequest = 384 << 10;
+// A seal may carry a directory of 2 MiB.
+constexpr int kLargestRequest = (2 << 20) + (384 << 10);
 // Of all connections: requests that have come in part, above all. Beyond, gRPC closes connections
 // that are idle and then ends calls, whosever they are: so much is met by malice alone.
 constexpr std::size_t kMostMemory = std::size_t{512} << 20;
@@ -28,7 +29,8 @@ constexpr Duration kCancelledEnd = std::chrono::milliseconds(300);
 // Goes through the queue and answers at its end.
 class Question final : public Completion {
  public:
-  explicit Question(std::function<void()> answered) : answered_(std::move(answered)) {}
+  Question(LiveCalls& calls, std::function<void()> answered)
+      : live_(calls), answered_(std::move(answered)) {}
   // Another thread may have ended the object when this returns.
   void Ask(grpc::ServerCompletionQueue& queue) {
     alarm_.Set(&queue, std::chrono::system_clock::now(), this);
@@ -39,6 +41,7 @@ class Question final : public Completion {
   }
 
  private:
+  const LiveCall live_;
   const std::function<void()> answered_;
   grpc::Alarm alarm_;
 };
@@ -97,7 +100,7 @@ void Server::Serve(UniqueFd connection) {
 }
 
 void Server::Ask(std::function<void()> answered) {
-  (new Question(std::move(answered)))->Ask(*parts_->queue);  // ends itself
+  (new Question(*parts_->services.calls, std::move(answered)))->Ask(*parts_->queue);  // ends itself
 }
 
 bool Server::Shutdown(Duration bound) {
@@ -109,6 +112,7 @@ bool Server::Shutdown(Duration bound) {
     parts_->server->Shutdown(
         std::chrono::system_clock::now() +
         std::chrono::duration_cast<std::chrono::system_clock::duration>(bound));
+    parts_->services.calls->AwaitNone();
     parts_->queue->Shutdown();
     parts_->loop->Join();
     promise.set_value();

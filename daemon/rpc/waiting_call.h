@@ -18,7 +18,7 @@ class WaitingCall : public std::enable_shared_from_this<WaitingCall> {
   virtual ~WaitingCall() = default;
 
  protected:
-  explicit WaitingCall(const Services& services) : services_(services) {}
+  explicit WaitingCall(const Services& services) : services_(services), live_(*services.calls) {}
 
   // The call came; `ok` is false when the server ends before one did.
   virtual void Arrive() = 0;
@@ -57,6 +57,7 @@ class WaitingCall : public std::enable_shared_from_this<WaitingCall> {
   }
 
   const Services& services_;
+  const LiveCall live_;
   grpc::ServerContext context_;
 
  private:

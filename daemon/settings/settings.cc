@@ -18,6 +18,8 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::TextFormat;
 
 constexpr std::uint32_t kMostGpus = 128;
+constexpr int kMostXids = 64;
+constexpr std::uint64_t kLongestLingerMs = 366ull * 24 * 3600 * 1000;
 
 // The first mistake that the parser finds, with its place.
 class FirstMistake : public google::protobuf::io::ErrorCollector {
@@ -140,6 +142,15 @@ Result<Settings> ParseSettings(std::string_view text, const std::string& file) {
                    settings.waits_per_user, 1, 1'000'000);
   settings.label_bytes_per_user = check.Amount(
       "label_bytes_per_user", config.label_bytes_per_user(), settings.label_bytes_per_user);
+  if (!config.lasting_bytes_per_user().empty()) {
+    settings.lasting_bytes_per_user =
+        check.Amount("lasting_bytes_per_user", config.lasting_bytes_per_user(), 0);
+  }
+  if (config.has_longest_linger_ms()) {
+    if (config.longest_linger_ms() > kLongestLingerMs)
+      check.Fail("longest_linger_ms", "more than a year: leave it out for no bound");
+    settings.longest_linger = std::chrono::milliseconds(config.longest_linger_ms());
+  }
   const auto milliseconds = [&](const char* field, bool given, std::uint32_t value,
                                 Duration fallback) -> Duration {
     if (!given) return fallback;
@@ -167,6 +178,13 @@ Result<Settings> ParseSettings(std::string_view text, const std::string& file) {
     const auto named = static_cast<std::uint32_t>(config.expected_gpus_size());
     settings.expected_gpu_count =
         check.Number("expected_gpu_count", true, config.expected_gpu_count(), 0, named, kMostGpus);
+  }
+  if (config.fatal_xids_size() > 0) {
+    if (config.fatal_xids_size() > kMostXids)
+      check.Fail("fatal_xids", "more than " + std::to_string(kMostXids));
+    settings.fatal_xids = {config.fatal_xids().begin(), config.fatal_xids().end()};
+    if (settings.fatal_xids.erase(0) > 0 && !settings.fatal_xids.empty())
+      check.Fail("fatal_xids", "0 means none: it stands alone");
   }
   if (!config.log_level().empty()) settings.log_level = config.log_level();
   static const std::set<std::string> kLevels = {"trace", "debug", "info", "warn", "error"};

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,6 +48,8 @@ struct Settings {
   std::uint32_t leases_per_user = 65536;
   std::uint32_t waits_per_user = 1024;
   Bytes label_bytes_per_user = 16 * kMiB;
+  std::optional<Bytes> lasting_bytes_per_user;
+  std::optional<Duration> longest_linger;
   Duration session_grace = std::chrono::seconds(30);
   Duration release_bound = std::chrono::seconds(5);
   Duration driver_retry = std::chrono::seconds(2);
@@ -57,6 +60,7 @@ struct Settings {
   std::optional<std::uint32_t> expected_gpu_count;
   Duration gpu_wait = std::chrono::seconds(60);
   std::vector<RealmRule> realms;
+  std::set<std::uint32_t> fatal_xids = {46, 62, 64, 79, 95, 119, 120, 136, 140, 143};
 };
 
 // Reads `text`; `file` is for messages alone.

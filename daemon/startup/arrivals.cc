@@ -51,8 +51,7 @@ Arrivals::Arrivals(peers::EventLoop& loop, broker::Broker& broker, Renewal& rene
 
 Absentees Arrivals::AbsenteesOf(const std::vector<std::string>& shown) const {
   std::vector<std::string> present = shown;
-  const std::vector<std::string>& drained = renewal_.next().drained;
-  present.insert(present.end(), drained.begin(), drained.end());
+  for (const state::RetiredGpu& gpu : renewal_.next().retired) present.push_back(gpu.uuid);
   return FindAbsentees(settings_, present);
 }
 
@@ -146,9 +145,10 @@ void Arrivals::ShowAbsentees(const std::string& note) {
     absent.push_back({uuid, broker::GpuState::kMissing, note});
   for (std::uint32_t i = 0; i < absentees_.unnamed; ++i)
     absent.push_back({"", broker::GpuState::kMissing, note});
-  for (const std::string& uuid : renewal_.next().drained) {
-    absent.push_back({uuid, broker::GpuState::kDrained,
-                      "closed, and safe to reset; gpuleasectl undrain adopts it again"});
+  for (const auto& [uuid, lost] : renewal_.next().retired) {
+    absent.push_back({uuid, lost ? broker::GpuState::kLost : broker::GpuState::kDrained,
+                      std::string(lost ? "lost, with all leases on it; closed" : "closed") +
+                          ", and safe to reset; gpuleasectl undrain adopts it again"});
   }
   broker_.ShowMissing(std::move(absent));
 }

@@ -43,7 +43,7 @@ class Arrivals {
   void Arm();
   // Says why the daemon does not serve yet.
   void Explain(const std::string& why);
-  // Shows what is missing, with `note`, and what is drained.
+  // Shows what is missing, with `note`, and what is retired.
   void ShowAbsentees(const std::string& note);
 
   broker::Broker& broker_;

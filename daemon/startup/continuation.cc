@@ -30,6 +30,14 @@ std::vector<std::string> Split(const std::string& text) {
   return parts;
 }
 
+std::vector<std::string> Uuids(const Continuation& continuation, bool lost) {
+  std::vector<std::string> uuids;
+  for (const state::RetiredGpu& gpu : continuation.retired) {
+    if (gpu.lost == lost) uuids.push_back(gpu.uuid);
+  }
+  return uuids;
+}
+
 bool IsSocket(int fd, int type) {
   int actual = 0;
   socklen_t size = sizeof actual;
@@ -44,7 +52,8 @@ std::string Format(const Continuation& continuation) {
   std::ostringstream text;
   text << "lock=" << continuation.lock << " grpc=" << continuation.grpc_listener
        << " handles=" << continuation.handle_listener << " activated=" << continuation.activated
-       << " waited=" << continuation.waited << " drained=" << Joined(continuation.drained)
+       << " waited=" << continuation.waited << " drained=" << Joined(Uuids(continuation, false))
+       << " lost=" << Joined(Uuids(continuation, true))
        << " served=" << Joined(continuation.served);
   return text.str();
 }
@@ -60,8 +69,9 @@ std::optional<Continuation> Parse(std::string_view text) {
     int number = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
     const bool is_number = error == std::errc() && end == value.data() + value.size();
-    if (key == "drained") {
-      continuation.drained = Split(value);
+    if (key == "drained" || key == "lost") {
+      for (std::string& uuid : Split(value))
+        continuation.retired.push_back({std::move(uuid), key == "lost"});
     } else if (key == "served") {
       continuation.served = Split(value);
     } else if (!is_number) {

@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "daemon/peers/endpoint.h"
+#include "daemon/state/record.h"
 
 namespace gpulease::startup {
 
@@ -25,8 +26,8 @@ struct Continuation {
   int handle_listener = -1;
   bool activated = false;  // as in peers::Endpoint
   bool waited = false;     // for GPUs that are missing: long enough
-  // UUIDs. With drained ones the driver is shown those of `served` alone.
-  std::vector<std::string> drained;
+  // With retired ones the driver is shown those of `served` alone, by UUID.
+  std::vector<state::RetiredGpu> retired;
   std::vector<std::string> served;
 
   friend bool operator==(const Continuation&, const Continuation&) = default;

@@ -23,7 +23,7 @@ struct Absentees {
   friend bool operator==(const Absentees&, const Absentees&) = default;
 };
 
-// `present` are the UUIDs of the GPUs that are there or were drained on purpose.
+// `present` are the UUIDs of the GPUs that are there or are retired.
 Absentees FindAbsentees(const settings::Settings& settings,
                         const std::vector<std::string>& present);
 

@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -64,7 +65,7 @@ KeeperWatch::Found KeeperWatch::Take() {
       continue;
     }
     const auto& node = std::get<state::KeptNode>(*record);
-    found.drained = node.drained_gpus;
+    found.retired = node.retired;
     if (!found.aside) found.instance = node.instance;
   }
   return found;
@@ -117,13 +118,17 @@ void KeeperWatch::Lose() {
   readable_.reset();
   link_->Drop();
   told_ = link_->why();
+  pause_ = kPause;
   spdlog::error("the keeper is gone ({}): until it is back, leases end with this daemon", told_);
-  peers::EventLoop::SetTimer(timer_, After(BootClock::now(), kPause));
+  peers::EventLoop::SetTimer(timer_, After(BootClock::now(), pause_));
 }
 
 void KeeperWatch::OnTimer() {
   const Time now = BootClock::now();
-  peers::EventLoop::SetTimer(timer_, After(now, readable_ ? kCheckAgain : kLookAgain));
+  // The next keeper is there a few tenths of a second after the last: until it has been told, both
+  // must not fall.
+  pause_ = std::min(pause_ * 2, kLookAgain);
+  peers::EventLoop::SetTimer(timer_, After(now, readable_ ? kCheckAgain : pause_));
   if (readable_) {
     if (!link_->Check(now)) return Lose();
     if (now < settled_at_) return;

@@ -25,7 +25,7 @@ class KeeperWatch {
     bool aside = false;
     // Of the life that is gone on with, or a new one.
     std::array<std::uint8_t, 16> instance{};
-    std::vector<std::string> drained;  // GPUs, by UUID
+    std::vector<state::RetiredGpu> retired;
   };
 
   KeeperWatch(peers::EventLoop& loop, std::string socket, std::string version);
@@ -52,7 +52,8 @@ class KeeperWatch {
   peers::EventLoop::Source readable_;
   peers::EventLoop::Source timer_;
   Time settled_at_ = kNever;
-  std::string told_;  // what the log has last been told is wrong
+  Duration pause_ = std::chrono::seconds(1);  // before the next look for a keeper
+  std::string told_;                          // what the log has last been told is wrong
 };
 
 }  // namespace gpulease::startup

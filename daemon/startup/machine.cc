@@ -41,7 +41,7 @@ Status FindGpus(const settings::Settings& settings, const std::string& directory
                                " is set for the daemon: the other GPUs are not served");
   }
   // The driver cannot be loaded without opening a GPU.
-  if (!continuation.drained.empty() && continuation.served.empty()) return {};
+  if (!continuation.retired.empty() && continuation.served.empty()) return {};
   Result<std::shared_ptr<const driver::CudaDriver>> cuda = driver::CudaDriver::Load(choice);
   if (!cuda.ok()) {
     machine.no_driver = std::move(cuda).error();
@@ -155,7 +155,7 @@ void LimitDriver(const Continuation& continuation) {
     }
     unsetenv(kGivenVisible);
   }
-  if (continuation.drained.empty()) return;
+  if (continuation.retired.empty()) return;
   const char* const visible = std::getenv(kVisible);
   setenv(kGivenVisible, visible == nullptr ? "" : ("=" + std::string(visible)).c_str(), 1);
   std::string served;

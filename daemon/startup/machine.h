@@ -34,7 +34,7 @@ struct Machine {
 };
 
 // Has the driver, once it is loaded, show the GPUs of `continuation.served` alone where others are
-// drained: by the environment, so before the first thread starts.
+// retired: by the environment, so before the first thread starts.
 void LimitDriver(const Continuation& continuation);
 
 // Finds them; with settings.simulate, makes the simulated node in `directory`/simulated. Without a

@@ -22,6 +22,8 @@ ledger::Limits LimitsOf(const settings::Settings& settings, const DescriptorBudg
   limits.leases_per_user = settings.leases_per_user;
   limits.waits_per_user = settings.waits_per_user;
   limits.label_bytes_per_user = settings.label_bytes_per_user;
+  limits.lasting_bytes_per_user = settings.lasting_bytes_per_user.value_or(~Bytes{0});
+  limits.longest_linger = settings.longest_linger.value_or(ledger::kForever);
   limits.chunks = budget.chunks;
   limits.session_grace = settings.session_grace;
   limits.release_bound = settings.release_bound;
@@ -52,6 +54,7 @@ broker::Options BrokerOptions(const settings::Settings& settings, const Descript
                                  : std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
   options.cuda = machine.cuda;
   options.nvml = machine.nvml;
+  options.fatal_xids = settings.fatal_xids;
   return options;
 }
 

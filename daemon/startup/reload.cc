@@ -36,6 +36,8 @@ Difference Compare(const settings::Settings& before, const settings::Settings& a
   look(difference.now, "leases_per_user", &Settings::leases_per_user);
   look(difference.now, "waits_per_user", &Settings::waits_per_user);
   look(difference.now, "label_bytes_per_user", &Settings::label_bytes_per_user);
+  look(difference.now, "lasting_bytes_per_user", &Settings::lasting_bytes_per_user);
+  look(difference.now, "longest_linger_ms", &Settings::longest_linger);
   look(difference.now, "session_grace_ms", &Settings::session_grace);
   look(difference.now, "release_bound_ms", &Settings::release_bound);
   look(difference.now, "driver_retry_ms", &Settings::driver_retry);
@@ -46,6 +48,7 @@ Difference Compare(const settings::Settings& before, const settings::Settings& a
   look(difference.next, "expected_gpus", &Settings::expected_gpus);
   look(difference.next, "expected_gpu_count", &Settings::expected_gpu_count);
   look(difference.next, "gpu_wait_ms", &Settings::gpu_wait);
+  look(difference.next, "fatal_xids", &Settings::fatal_xids);
   return difference;
 }
 

@@ -26,17 +26,15 @@ void Renewal::Want(const std::string& why) {
   }
 }
 
-void Renewal::Drain(const std::string& uuid, bool drained, const std::vector<std::string>& shown) {
-  std::erase(next_.drained, uuid);
-  if (drained) next_.drained.push_back(uuid);
+void Renewal::SetRetired(std::vector<state::RetiredGpu> retired,
+                         const std::vector<std::string>& known) {
+  next_.retired = std::move(retired);
   next_.served.clear();
-  for (const std::string& one : shown) {
-    if (std::find(next_.drained.begin(), next_.drained.end(), one) == next_.drained.end())
-      next_.served.push_back(one);
+  for (const std::string& uuid : known) {
+    if (std::none_of(next_.retired.begin(), next_.retired.end(),
+                     [&](const auto& gpu) { return gpu.uuid == uuid; }))
+      next_.served.push_back(uuid);
   }
-  if (!drained && std::find(shown.begin(), shown.end(), uuid) == shown.end())
-    next_.served.push_back(uuid);
-  Want(uuid + (drained ? " is drained" : " is undrained"));
 }
 
 void Renewal::Try() {

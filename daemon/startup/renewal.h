@@ -21,8 +21,9 @@ class Renewal {
 
   // Wants one, for `why`. The loop ends once it is due: at once, or when it has become harmless.
   void Want(const std::string& why);
-  // Wants one without the GPU (or with it again); `shown` are those that the driver shows now.
-  void Drain(const std::string& uuid, bool drained, const std::vector<std::string>& shown);
+  // The next image is to have these GPUs retired, and to serve the others of `known`, which are
+  // those that the driver shows now and those that were retired.
+  void SetRetired(std::vector<state::RetiredGpu> retired, const std::vector<std::string>& known);
   bool wanted() const { return !why_.empty(); }
   bool due() const { return due_; }
   const std::string& why() const { return why_; }

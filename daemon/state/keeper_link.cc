@@ -78,7 +78,8 @@ Result<keeper::Welcome> KeeperLink::Connect(const std::string& path, const std::
   const std::span<const std::byte> bytes = std::span(buffer).first(message->size);
   if (const auto refused = ReadPacket<keeper::Refused>(bytes);
       refused && keeper::KindOf(bytes) == Kind::kRefused) {
-    return MakeError(Code::kAborted, Reason::kUnspecified, TextOf(refused->message));
+    return MakeError(refused->for_good != 0 ? Code::kPermissionDenied : Code::kAborted,
+                     Reason::kUnspecified, TextOf(refused->message));
   }
   const auto welcome = ReadPacket<keeper::Welcome>(bytes);
   if (!welcome || keeper::KindOf(bytes) != Kind::kWelcome) {

@@ -36,7 +36,8 @@ class KeeperLink {
  public:
   // Waits for its answer as long as `patience`, in which the loop does nothing else.
   // Errors: kUnavailable when nobody listens there or answers; kAborted when it refuses for now:
-  // another daemon is connected; kFailedPrecondition when it is of another version or may open
+  // another daemon is connected; kPermissionDenied when it refuses for good, or is not the keeper;
+  // kFailedPrecondition when it is of another version or may open
   // fewer files than this process; ErrnoError.
   Result<keeper::Welcome> Connect(const std::string& path, const std::string& version,
                                   Duration patience);

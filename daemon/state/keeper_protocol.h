@@ -75,7 +75,8 @@ static_assert(sizeof(Welcome) == 64);
 // The keeper will not serve this connection, and closes it.
 struct Refused {
   Header header{.kind = Kind::kRefused};
-  char message[248] = {};  // NUL-terminated
+  char message[247] = {};     // NUL-terminated
+  std::uint8_t for_good = 0;  // 1: the next try is refused as well
 };
 static_assert(sizeof(Refused) == 256);
 

@@ -65,7 +65,8 @@ Result<Record> ReadNode(std::string_view body) {
   if (message->instance().size() != node.instance.size())
     return Broken("its instance is not 16 bytes");
   std::memcpy(node.instance.data(), message->instance().data(), node.instance.size());
-  node.drained_gpus.assign(message->drained_gpus().begin(), message->drained_gpus().end());
+  for (const std::string& uuid : message->drained_gpus()) node.retired.push_back({uuid, false});
+  for (const std::string& uuid : message->lost_gpus()) node.retired.push_back({uuid, true});
   return Record(std::move(node));
 }
 
@@ -115,10 +116,23 @@ Result<Record> ReadLease(std::string_view body) {
          holding.taken()});
   }
   lease.quarantined = message->quarantined();
+  lease.loading = message->loading();
+  lease.sealed = message->sealed();
+  lease.content_tag = message->content_tag();
+  lease.linger = Duration(message->linger());
+  lease.ends = message->ends() == 0 ? kNever : FromNanoseconds(message->ends());
+  kept.has_directory = message->has_directory();
   lease.death_notice = message->death_notice();
   lease.created = FromNanoseconds(message->created());
   lease.changed = FromNanoseconds(message->changed());
   return Record(std::move(kept));
+}
+
+Result<Record> ReadDirectory(std::string_view body) {
+  Result<v1::DirectoryRecord> message = ParseBody<v1::DirectoryRecord>(body);
+  if (!message.ok()) return std::move(message).error();
+  return Record(KeptDirectory{ledger::LeaseId{message->lease_id()},
+                              std::move(*message->mutable_directory())});
 }
 
 }  // namespace
@@ -164,15 +178,29 @@ std::string Encode(const KeptLease& kept) {
   message.set_death_notice(lease.death_notice);
   message.set_exposed(kept.lease.exposed);
   message.set_request_id(kept.lease.request_id);
+  message.set_loading(lease.loading);
+  message.set_sealed(lease.sealed);
+  message.set_content_tag(lease.content_tag);
+  message.set_linger(lease.linger.count());
+  message.set_ends(lease.ends == kNever ? 0 : Nanoseconds(lease.ends));
+  message.set_has_directory(lease.directory != nullptr);
   message.set_created(Nanoseconds(lease.created));
   message.set_changed(Nanoseconds(lease.changed));
   return Seal(RecordKind::kLease, message);
 }
 
+std::string Encode(const KeptDirectory& kept) {
+  v1::DirectoryRecord message;
+  message.set_lease_id(kept.lease.value);
+  message.set_directory(kept.directory);
+  return Seal(RecordKind::kDirectory, message);
+}
+
 std::string Encode(const KeptNode& node) {
   v1::NodeRecord message;
   message.set_instance(node.instance.data(), node.instance.size());
-  for (const std::string& uuid : node.drained_gpus) message.add_drained_gpus(uuid);
+  for (const RetiredGpu& gpu : node.retired)
+    *(gpu.lost ? message.add_lost_gpus() : message.add_drained_gpus()) = gpu.uuid;
   return Seal(RecordKind::kNode, message);
 }
 
@@ -202,6 +230,10 @@ Result<Record> Decode(std::uint64_t key, std::string_view bytes) {
     case RecordKind::kLease:
       record = ReadLease(body);
       if (record.ok()) id = std::get<KeptLease>(*record).lease.lease.id.value;
+      break;
+    case RecordKind::kDirectory:
+      record = ReadDirectory(body);
+      if (record.ok()) id = std::get<KeptDirectory>(*record).lease.value;
       break;
   }
   if (record.ok() && KeyOf(static_cast<RecordKind>(envelope.kind), id) != key)

@@ -18,7 +18,7 @@
 namespace gpulease::state {
 
 // What an entry is of; in the top byte of its key, above the id.
-enum class RecordKind : std::uint8_t { kNode = 1, kSession = 2, kLease = 3 };
+enum class RecordKind : std::uint8_t { kNode = 1, kSession = 2, kLease = 3, kDirectory = 4 };
 
 constexpr std::uint64_t KeyOf(RecordKind kind, std::uint64_t id) {
   return static_cast<std::uint64_t>(kind) << 56 | id;
@@ -35,18 +35,33 @@ struct KeptSession {
 struct KeptLease {
   ledger::RestoredLease lease;
   std::string pool;
+  bool has_directory = false;  // in a KeptDirectory of its own
+};
+
+struct KeptDirectory {
+  ledger::LeaseId lease;
+  std::string directory;
+};
+
+// A GPU that was served and, on purpose, is not any more: the daemon has let go of it.
+struct RetiredGpu {
+  std::string uuid;
+  bool lost = false;  // else drained
+
+  friend bool operator==(const RetiredGpu&, const RetiredGpu&) = default;
 };
 
 struct KeptNode {
   std::array<std::uint8_t, 16> instance{};
-  std::vector<std::string> drained_gpus;
+  std::vector<RetiredGpu> retired;
 };
 
 std::string Encode(const KeptSession& session);
 std::string Encode(const KeptLease& lease);
+std::string Encode(const KeptDirectory& directory);
 std::string Encode(const KeptNode& node);
 
-using Record = std::variant<KeptNode, KeptSession, KeptLease>;
+using Record = std::variant<KeptNode, KeptSession, KeptLease, KeptDirectory>;
 
 // The record kept under `key`.
 //

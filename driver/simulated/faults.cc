@@ -142,6 +142,22 @@ void Node::ClearFaults() {
   syscall(SYS_futex, &file.cleared, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+void Node::RaiseXid(int gpu, std::uint32_t number) {
+  NodeFile& file = *mapping_->file;
+  file.gpus[gpu].xid = number;
+  file.gpus[gpu].xids.fetch_add(1);
+  file.xids.fetch_add(1);
+  syscall(SYS_futex, &file.xids, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool WaitForXid(NodeFile& file, std::uint32_t seen, std::chrono::milliseconds most) {
+  if (file.xids.load() != seen) return true;
+  const timespec bound = {.tv_sec = most.count() / 1000,
+                          .tv_nsec = (most.count() % 1000) * 1'000'000};
+  syscall(SYS_futex, &file.xids, FUTEX_WAIT, seen, &bound, nullptr, 0);
+  return file.xids.load() != seen;
+}
+
 std::int64_t Node::FaultsMet() const { return mapping_->file->met.load(); }
 
 }  // namespace gpulease::simulated

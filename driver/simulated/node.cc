@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <new>
+#include <memory>
 
 #include "driver/gpu_probe.h"
 #include "driver/simulated/node_file.h"
@@ -25,6 +25,38 @@ std::uint64_t Mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+Error NoRoom(const std::string& path, int error) {
+  return WithContext("no room for the " + FormatBytes(sizeof(NodeFile)) + " of a simulated node",
+                     ErrnoError("write " + path, error));
+}
+
+// Gives every page of the file its room: one that found none when it is first touched would be a
+// SIGBUS, here and in each program that has the node mapped.
+Status Reserve(int file, const std::string& path) {
+  int error = 0;
+  do {
+    error = fallocate(file, 0, 0, sizeof(NodeFile)) == 0 ? 0 : errno;
+  } while (error == EINTR);
+  if (error == 0 || error == EOPNOTSUPP) return {};
+  return NoRoom(path, error);
+}
+
+// A new file of that name, with these bytes or not there at all.
+Status WriteNode(const std::string& path, const NodeFile& node) {
+  unlink(path.c_str());
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  if (!file) return ErrnoError("create " + path, errno);
+  Status written;
+  // Whatever the umask is.
+  if (fchmod(file.get(), 0666) != 0) {
+    written = ErrnoError("chmod " + path, errno);
+  } else if (const ssize_t size = write(file.get(), &node, sizeof node); size != sizeof node) {
+    written = NoRoom(path, size < 0 ? errno : ENOSPC);
+  }
+  if (!written.ok()) unlink(path.c_str());
+  return written;
+}
+
 Result<std::shared_ptr<NodeMapping>> MapNode(const std::string& path) {
   UniqueFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file) return ErrnoError("open simulated node " + path, errno);
@@ -37,6 +69,7 @@ Result<std::shared_ptr<NodeMapping>> MapNode(const std::string& path) {
   if (static_cast<std::size_t>(status.st_size) != sizeof(NodeFile)) {
     return strange("is of another version of gpulease");
   }
+  GPULEASE_RETURN_IF_ERROR(Reserve(file.get(), path));
   void* address =
       mmap(nullptr, sizeof(NodeFile), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED) return ErrnoError("mmap " + path, errno);
@@ -145,35 +178,24 @@ Result<Node> Node::Create(const std::string& directory, const NodeSpec& spec) {
     return Node(*std::move(there));
   }
 
+  std::uint64_t random[3] = {};
+  if (getrandom(random, sizeof random, 0) != sizeof random) return ErrnoError("getrandom", errno);
+  const auto node = std::make_unique<NodeFile>();
+  node->magic = kNodeMagic;
+  node->version = kNodeVersion;
+  node->node = static_cast<std::uint32_t>(random[0]);
+  node->seed[0] = random[1];
+  node->seed[1] = random[2];
+  node->gpu_count = static_cast<std::uint32_t>(spec.gpus.size());
+  for (std::size_t i = 0; i < spec.gpus.size(); ++i) node->gpus[i].capacity = spec.gpus[i];
   // Written aside and renamed, so that nobody maps half a node.
   const std::string aside = path + "." + std::to_string(getpid());
-  unlink(aside.c_str());
-  {
-    const UniqueFd file(open(aside.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file) return ErrnoError("create " + aside, errno);
-    if (fchmod(file.get(), 0666) != 0 || ftruncate(file.get(), sizeof(NodeFile)) != 0) {
-      return ErrnoError("prepare " + aside, errno);
-    }
-    void* address =
-        mmap(nullptr, sizeof(NodeFile), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    if (address == MAP_FAILED) return ErrnoError("mmap " + aside, errno);
-    NodeFile* node = new (address) NodeFile();
-    std::uint64_t random[3] = {};
-    if (getrandom(random, sizeof random, 0) != sizeof random) {
-      const int error = errno;
-      munmap(address, sizeof(NodeFile));
-      return ErrnoError("getrandom", error);
-    }
-    node->magic = kNodeMagic;
-    node->version = kNodeVersion;
-    node->node = static_cast<std::uint32_t>(random[0]);
-    node->seed[0] = random[1];
-    node->seed[1] = random[2];
-    node->gpu_count = static_cast<std::uint32_t>(spec.gpus.size());
-    for (std::size_t i = 0; i < spec.gpus.size(); ++i) node->gpus[i].capacity = spec.gpus[i];
-    munmap(address, sizeof(NodeFile));
+  GPULEASE_RETURN_IF_ERROR(WriteNode(aside, *node));
+  if (rename(aside.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    unlink(aside.c_str());
+    return ErrnoError("rename to " + path, error);
   }
-  if (rename(aside.c_str(), path.c_str()) != 0) return ErrnoError("rename to " + path, errno);
   return Open(directory);
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -19,7 +20,7 @@
 namespace gpulease::simulated {
 
 inline constexpr std::uint64_t kNodeMagic = 0x31444f4e'4d495347;  // "GSIMNOD1"
-inline constexpr std::uint32_t kNodeVersion = 2;
+inline constexpr std::uint32_t kNodeVersion = 3;
 inline constexpr int kMaxFaults = 32;
 inline constexpr int kMaxProcesses = 1024;  // with a context, on all GPUs; more are not listed
 inline constexpr char kNodeFileName[] = "/node";
@@ -31,7 +32,8 @@ struct GpuRecord {
   std::atomic<std::uint32_t> utilization;
   std::atomic<std::uint32_t> lost;
   std::atomic<std::uint32_t> absent;
-  std::uint32_t unused;
+  std::atomic<std::uint32_t> xid;   // the last one
+  std::atomic<std::uint64_t> xids;  // how many there were
 };
 
 struct FaultRecord {
@@ -57,8 +59,8 @@ struct NodeFile {
   std::uint32_t version;
   std::uint32_t node;  // random
   std::uint32_t gpu_count;
-  std::uint32_t unused;
-  std::uint64_t seed[2];  // of the UUIDs
+  std::atomic<std::uint32_t> xids;  // on all GPUs; waited on
+  std::uint64_t seed[2];            // of the UUIDs
   // Faults and lost GPUs: 0 on every fast path.
   std::atomic<std::uint32_t> armed;
   std::atomic<std::uint32_t> cleared;  // generation; waited on by blocked calls
@@ -101,5 +103,8 @@ struct Meeting {
   bool lost = false;                  // the GPU is lost
 };
 Meeting MeetFaults(NodeFile& file, std::uint64_t function, int gpu);
+
+// Whether there are more than `seen` Xid errors by then.
+bool WaitForXid(NodeFile& file, std::uint32_t seen, std::chrono::milliseconds most);
 
 }  // namespace gpulease::simulated

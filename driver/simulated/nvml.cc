@@ -3,7 +3,9 @@
 // NVML of the simulated node. It shows all GPUs, whatever CUDA_VISIBLE_DEVICES says.
 #include <signal.h>
 
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "driver/gpu_probe.h"
@@ -62,6 +64,14 @@ nvml::nvmlReturn_t ListProcesses(int gpu, unsigned int* count, nvml::nvmlProcess
   *count = found;
   return fits ? nvml::NVML_SUCCESS : nvml::NVML_ERROR_INSUFFICIENT_SIZE;
 }
+
+// What an nvmlEventSet_t points to.
+struct EventSet {
+  std::array<bool, kMaxGpus> registered{};
+  std::array<std::uint64_t, kMaxGpus> seen{};  // how many of the GPU's
+};
+
+EventSet* SetOf(nvml::nvmlEventSet_t set) { return reinterpret_cast<EventSet*>(set); }
 
 }  // namespace
 
@@ -163,6 +173,54 @@ nvml::nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvml::nvmlDevice_t de
   const int gpu = GpuOfDevice(device);
   GPULEASE_ENTER_NVML(nvmlDeviceGetComputeRunningProcesses_v2, gpu);
   return ListProcesses(gpu, count, processes);
+}
+
+nvml::nvmlReturn_t nvmlEventSetCreate(nvml::nvmlEventSet_t* set) {
+  GPULEASE_ENTER_NVML(nvmlEventSetCreate, -1);
+  if (set == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  *set = reinterpret_cast<nvml::nvmlEventSet_t>(new EventSet);
+  return nvml::NVML_SUCCESS;
+}
+
+nvml::nvmlReturn_t nvmlDeviceRegisterEvents(nvml::nvmlDevice_t device, unsigned long long types,
+                                            nvml::nvmlEventSet_t set) {
+  const int gpu = GpuOfDevice(device);
+  GPULEASE_ENTER_NVML(nvmlDeviceRegisterEvents, gpu);
+  if (gpu < 0 || set == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  if (types != nvml::kEventTypeXidCriticalError) return nvml::NVML_ERROR_NOT_SUPPORTED;
+  SetOf(set)->registered[static_cast<std::size_t>(gpu)] = true;
+  SetOf(set)->seen[static_cast<std::size_t>(gpu)] = State().node.load()->file->gpus[gpu].xids;
+  return nvml::NVML_SUCCESS;
+}
+
+nvml::nvmlReturn_t nvmlEventSetWait_v2(nvml::nvmlEventSet_t set, nvml::nvmlEventData_t* data,
+                                       unsigned int timeout_ms) {
+  GPULEASE_ENTER_NVML(nvmlEventSetWait_v2, -1);
+  if (set == nullptr || data == nullptr) return nvml::NVML_ERROR_INVALID_ARGUMENT;
+  NodeFile& file = *State().node.load()->file;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  for (;;) {
+    const std::uint32_t all = file.xids.load();
+    for (std::size_t gpu = 0; gpu < file.gpu_count; ++gpu) {
+      const std::uint64_t there = file.gpus[gpu].xids.load();
+      if (!SetOf(set)->registered[gpu] || there == SetOf(set)->seen[gpu]) continue;
+      SetOf(set)->seen[gpu] = there;
+      *data = {};
+      data->device = reinterpret_cast<nvml::nvmlDevice_t>(gpu + 1);
+      data->eventType = nvml::kEventTypeXidCriticalError;
+      data->eventData = file.gpus[gpu].xid.load();
+      return nvml::NVML_SUCCESS;
+    }
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return nvml::NVML_ERROR_TIMEOUT;
+    WaitForXid(file, all, left);
+  }
+}
+
+nvml::nvmlReturn_t nvmlEventSetFree(nvml::nvmlEventSet_t set) {
+  delete SetOf(set);
+  return nvml::NVML_SUCCESS;
 }
 
 }  // namespace gpulease

@@ -85,6 +85,9 @@ class Node {
   // A GPU that is not present is shown to no process that loads the driver from here on.
   void SetPresent(int gpu, bool present);
   bool present(int gpu) const;
+  // The driver reports an Xid error of the GPU, to those who listen by then. Only the last one is
+  // told to who does not come for each.
+  void RaiseXid(int gpu, std::uint32_t number);
   void SetUtilization(int gpu, int percent);
   int utilization(int gpu) const;
 

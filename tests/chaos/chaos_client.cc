@@ -74,7 +74,7 @@ class ChaosClient {
   }
 
   void Step() {
-    switch (Below(12)) {
+    switch (Below(13)) {
       case 0:
       case 1:
       case 2:
@@ -103,6 +103,9 @@ class ChaosClient {
       case 9:
         static_cast<void>(client_->NextEvent(std::chrono::milliseconds(Below(5))));
         return;
+      case 11:
+        if (held_.size() < 8) LoadOrAttach();
+        return;
       case 10:
         if (Below(20) == 0) Forget();
         return;
@@ -118,12 +121,36 @@ class ChaosClient {
     options.mode = 0666;
     options.wait = std::chrono::milliseconds(Below(2) == 0 ? 0 : Below(400));
     if (Below(2) == 0) options.name = "n" + std::to_string(Below(6));
+    if (Below(4) == 0) options.linger = std::chrono::milliseconds(Below(300));
     Held held{.lease = client_->Allocate(options)};
     held.mapping = held.lease.Map();
     held.writable = true;
     CheckIs(held, 0, "fresh memory");
     held.value = static_cast<unsigned char>(1 + Below(255));
     Fill(held);
+    held_.push_back(std::move(held));
+  }
+
+  // Its tag says of what value every byte is.
+  void LoadOrAttach() {
+    AllocateOptions options;
+    options.kind = Below(2) == 0 ? MemoryKind::kHost : MemoryKind::kDevice;
+    options.size_bytes = 1 + Below(4 * kMiB);
+    options.name = "l" + std::to_string(Below(3));
+    options.linger = std::chrono::milliseconds(Below(300));
+    LoadedLease loaded = client_->LoadOrAttach(options, std::chrono::milliseconds(Below(100)));
+    Held held{.lease = std::move(loaded.lease)};
+    held.mapping = held.lease.Map();
+    if (loaded.fill) {
+      held.value = static_cast<unsigned char>(1 + Below(255));
+      Fill(held);
+      if (Below(4) == 0) return;  // gives up
+      held.lease.Seal(std::to_string(held.value));
+      held.writable = true;
+    } else {
+      held.value = static_cast<unsigned char>(std::stoi(held.lease.content_tag()));
+      CheckIs(held, held.value, "what was sealed");
+    }
     held_.push_back(std::move(held));
   }
 

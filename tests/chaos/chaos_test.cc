@@ -139,6 +139,7 @@ class ChaosTest : public ::testing::Test {
         return;
       case 7:
         if (Below(4) == 0) DrainOne();
+        if (Below(6) == 0) LoseOne();
         return;
       case 6:
         TalkNonsense(daemon_.grpc_socket(), SOCK_STREAM, random_);
@@ -161,9 +162,25 @@ class ChaosTest : public ::testing::Test {
     // A fault may keep a lease for ever: then it is still draining.
     daemon_.node().ClearFaults();
     const e2e::Ended drained = run({"drain", uuid, "--force", "--yes"});
-    EXPECT_EQ(drained.exit_code, 0) << drained.output;
+    EXPECT_EQ(drained.exit_code, 0) << drained.output << run({"leases", "-o", "json"}).output;
     const e2e::Ended undrained = run({"undrain", uuid});
     EXPECT_EQ(undrained.exit_code, 0) << undrained.output;
+  }
+
+  // Lost with all that is on it, and back when it is well.
+  void LoseOne() {
+    const int gpu = static_cast<int>(Below(2));
+    daemon_.node().ClearFaults();
+    daemon_.node().RaiseXid(gpu, 79);
+    const std::string ctl = e2e::BuiltProgram("gpuleasectl");
+    e2e::Ended undrained;
+    EXPECT_TRUE(Eventually([&] {
+      daemon_.notifications();
+      undrained = e2e::RunProgram(
+          {ctl, "--runtime-dir", daemon_.runtime_dir(), "undrain", daemon_.node().uuid_text(gpu)});
+      return undrained.exit_code == 0;
+    })) << undrained.output
+        << e2e::RunProgram({ctl, "--runtime-dir", daemon_.runtime_dir(), "gpus"}).output;
   }
 
   void InjectFault() {
@@ -232,7 +249,8 @@ TEST_F(ChaosTest, InTheEndEverythingIsAccountedFor) {
   daemon_.node().ClearFaults();
   // A daemon that was killed again and again has quarantined what it found; after one that ended in
   // good order it is taken up, and ends as its clients have.
-  EXPECT_EQ(daemon_.Stop(std::chrono::seconds(20)), 0);
+  EXPECT_EQ(daemon_.Stop(std::chrono::seconds(20)), 0) << "seed " << seed_ << ":\n"
+                                                       << daemon_.log();
   daemon_.Start();
   const auto all_back = [&] {
     const v1::GetNodeResponse node = e2e::RawClient(daemon_.runtime_dir()).Node();

@@ -12,8 +12,9 @@
 //   session ID                  pretends that its session is another one
 //   device|host BYTES [WORD…]   allocates. Words: name=, mode=, gid=, wait=MS, id=REQUEST, gpu=,
 //   page=
-//                               huge|small, untaken (the descriptors stay on their way) -> "ID
-//                               offered" or "ID queued POSITION"
+//                               huge|small, loading, linger=MS, persistent, untaken (the
+//                               descriptors stay on their way) -> "ID offered" or "ID queued
+//                               POSITION"
 //   await ID                    waits for a queued lease -> "ID offered"
 //   open NAME|ID ro|rw [untaken] -> "ID offered"
 //   take ID                     takes what `untaken` left

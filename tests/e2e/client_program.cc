@@ -194,6 +194,9 @@ class Performer {
       if (key == "wait") wait = std::stoull(value);
       if (key == "id") request_id = value;
       if (key == "untaken") take = false;
+      if (key == "loading") spec.set_loading(true);
+      if (key == "linger") spec.set_linger_ms(std::stoull(value));
+      if (key == "persistent") spec.set_persistent(true);
     }
     const Reply<v1::AllocateResponse> reply = client_.Allocate({spec}, wait, request_id);
     if (!reply.ok()) return Say(reply);

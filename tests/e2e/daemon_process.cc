@@ -263,7 +263,7 @@ int DaemonProcess::AwaitEnd(std::chrono::milliseconds bound) {
   int status = 0;
   if (!Eventually([&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, bound)) return -1;
   pid_ = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -100 - WTERMSIG(status);
 }
 
 int DaemonProcess::Stop(std::chrono::milliseconds bound) {

@@ -67,6 +67,33 @@ TEST(DrainTest, AnEmptyGpuIsClosedAndTheOtherServesOnAndItComesBack) {
   EXPECT_NE(LeaseOn(client, node.first), 0u);
 }
 
+TEST(DrainTest, ALostGpuIsLetGoOfAndComesBackWhenItIsWell) {
+  DrainNode node;
+  ClientProcess client(node.daemon.runtime_dir());
+  client.Connect();
+  ASSERT_NE(LeaseOn(client, node.first, " name=lost"), 0u);
+  ASSERT_NE(LeaseOn(client, node.second, " name=kept"), 0u);
+  node.daemon.node().RaiseXid(0, 79);
+  // Two images: the one that lost it, and the one that does not have it open.
+  const auto shown = [&] { return node.Ctl({"gpus", "-o", "json"}).output; };
+  ASSERT_TRUE(Eventually([&] { return shown().find("safe to reset") != std::string::npos; }));
+  EXPECT_EQ(node.StateOf(node.first), v1::GPU_STATE_LOST);
+  EXPECT_TRUE(Eventually([&] { return !client.Ask("node").starts_with("error"); }));
+  EXPECT_EQ(client.Ask("leases"), "kept");
+  EXPECT_NE(LeaseOn(client, node.second), 0u);
+  // It stays so over a crash.
+  node.daemon.Kill();
+  node.daemon.Start();
+  EXPECT_TRUE(Eventually([&] { return shown().find("safe to reset") != std::string::npos; }));
+  EXPECT_EQ(node.StateOf(node.first), v1::GPU_STATE_LOST);
+  const Ended undrained = node.Ctl({"undrain", node.first});
+  EXPECT_EQ(undrained.exit_code, 0) << undrained.output;
+  EXPECT_EQ(node.StateOf(node.first), v1::GPU_STATE_READY);
+  EXPECT_TRUE(Eventually([&] { return !client.Ask("node").starts_with("error"); }));
+  EXPECT_NE(LeaseOn(client, node.first), 0u);
+  EXPECT_EQ(client.Ask("leases"), "kept");
+}
+
 TEST(DrainTest, LeasesAreWaitedForAndEndedByForce) {
   DrainNode node;
   ClientProcess client(node.daemon.runtime_dir());

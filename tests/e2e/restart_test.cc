@@ -204,6 +204,7 @@ TEST(RestartTest, AKeeperThatIsReplacedByExecLosesNothing) {
   ClientProcess client(node.daemon.runtime_dir());
   client.Connect();
   MustLease(client, std::string("device ") + kSize + " name=mine");
+  node.keeper.Upgrade();  // by then it has read what it was sent
   const std::size_t descriptors = node.keeper.open_descriptors();
   node.keeper.Upgrade();
   EXPECT_EQ(node.keeper.open_descriptors(), descriptors);

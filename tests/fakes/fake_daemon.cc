@@ -94,7 +94,9 @@ struct FakeDaemon::Impl {
   grpc::Status Begin(grpc::ServerContext* context, const char* method) {
     ++seen.calls[method];
     changed.notify_all();
-    context->AddTrailingMetadata("gpulease-instance", instance);
+    const bool ends = std::string_view(method) == "Release" || std::string_view(method) == "Close";
+    if (!ends || behaviour.endings_cut_off == 0)
+      context->AddTrailingMetadata("gpulease-instance", instance);
     if (behaviour.error_code == 0) return grpc::Status::OK;
     v1::ErrorDetail detail;
     detail.set_reason(v1::REASON_MEMORY_SHORT);
@@ -108,6 +110,13 @@ struct FakeDaemon::Impl {
     status.add_details()->PackFrom(detail);
     return {static_cast<grpc::StatusCode>(behaviour.error_code), behaviour.error_message,
             status.SerializeAsString()};
+  }
+
+  // Of a call that was carried out. With the lock.
+  grpc::Status EndingAnswer() {
+    if (behaviour.endings_cut_off == 0) return grpc::Status::OK;
+    --behaviour.endings_cut_off;
+    return {grpc::StatusCode::CANCELLED, "cut off by a server that stops"};
   }
 
   grpc::Status Over() {
@@ -254,7 +263,7 @@ class FakeDaemon::Impl::LeaseCalls final : public v1::LeaseService::Service {
     if (at == impl_.leases.end() || at->second.holders.erase(request->session_id()) == 0) {
       return {grpc::StatusCode::NOT_FOUND, "not held"};
     }
-    return grpc::Status::OK;
+    return impl_.EndingAnswer();
   }
 
   grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
@@ -267,7 +276,7 @@ class FakeDaemon::Impl::LeaseCalls final : public v1::LeaseService::Service {
       return {grpc::StatusCode::NOT_FOUND, "no such lease"};
     }
     impl_.changed.notify_all();
-    return grpc::Status::OK;
+    return impl_.EndingAnswer();
   }
 
   grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,

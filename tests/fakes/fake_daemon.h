@@ -39,6 +39,7 @@ struct Behaviour {
   std::uint64_t reply_bytes = 0;    // GetNode's version has this many
   std::uint64_t header_bytes = 0;   // GetNode's trailing metadata have this many more
   bool hang = false;                // GetNode answers when its client gives up
+  int endings_cut_off = 0;          // Releases and Closes that are done, and whose answer is lost
   bool refuse = false;              // Hello is answered with Refused
   std::function<UniqueFd(std::uint64_t size)> make_chunk;  // none: memfds
   std::string gpu_uuid;

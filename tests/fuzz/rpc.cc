@@ -143,11 +143,20 @@ class Play {
       world_.broker->events().Unsubscribe(subscription);
     }
     for (const std::uint64_t ticket : tickets_) world_.broker->CancelAwait(ticket);
+    for (const std::uint64_t ticket : seals_) world_.broker->CancelAwaitSealed(ticket);
     for (Client& client : clients_) {
       client.handles.Reset();
       world_.front.Run();
     }
     for (const SessionId session : sessions_) world_.broker->Died(session);
+    // What outlived them all.
+    const peers::Peer root = PeerOf(0);
+    for (const broker::LeaseView& orphan : world_.broker->ListLeases(
+             root, {}, 1000,
+             [](const broker::LeaseView& view) { return ledger::IsOrphan(view.lease); }))
+      Check(world_.broker->Release(root, {}, orphan.lease.id, false).ok()
+                ? Status()
+                : Status(MakeError(Code::kInternal, Reason::kUnspecified, "an orphan stays")));
     world_.front.Run();
     GPULEASE_CHECK(world_.broker->Node().sessions == 0, "no session is left");
     // By a lane, perhaps, that has the last word just now.
@@ -193,7 +202,7 @@ class Play {
   void Step() {
     const std::size_t caller = input_.Below(kClients);
     const peers::Peer peer = PeerOf(caller);
-    switch (input_.Below(12)) {
+    switch (input_.Below(16)) {
       case 0:
         Hello(caller);
         break;
@@ -268,6 +277,43 @@ class Play {
         CheckSendable(node);
         break;
       }
+      case 12: {
+        v1::SealRequest request;
+        v1::SealResponse response;
+        if (!Parse(request)) break;
+        request.set_session_id(Session(request.session_id(), caller));
+        request.set_lease_id(Lease(request.lease_id()));
+        Check(world_.leases->Seal(peer, request, response));
+        CheckSendable(response);
+        break;
+      }
+      case 13: {
+        v1::ClaimRequest request;
+        v1::ClaimResponse response;
+        if (!Parse(request)) break;
+        request.set_session_id(Session(request.session_id(), caller));
+        if (request.lease_case() == v1::ClaimRequest::kLeaseId)
+          request.set_lease_id(Lease(request.lease_id()));
+        Check(world_.leases->Claim(peer, request, response));
+        CheckSendable(response);
+        break;
+      }
+      case 14: {
+        v1::GetDirectoryRequest request;
+        v1::GetDirectoryResponse response;
+        if (!Parse(request)) break;
+        if (request.lease_case() == v1::GetDirectoryRequest::kLeaseId)
+          request.set_lease_id(Lease(request.lease_id()));
+        Check(world_.leases->GetDirectory(peer, request, response));
+        CheckSendable(response);
+        v1::GetBudgetResponse budget;
+        rpc::ToProto(world_.broker->Budget(peer), &budget);
+        CheckSendable(budget);
+        break;
+      }
+      case 15:
+        AwaitSealed(peer);
+        break;
       case 9:
         Await(peer, caller);
         break;
@@ -307,6 +353,20 @@ class Play {
             v1::AllocateResponse response;
             rpc::ToProto(*grant, *users, &response);
             CheckSendable(response);
+          }
+          --*waiting;
+        }));
+  }
+
+  void AwaitSealed(const peers::Peer& peer) {
+    ++*waiting_;
+    seals_.push_back(world_.broker->AwaitSealed(
+        peer, LeaseId{Lease(input_.Below(16))},
+        [users = &world_.users, waiting = waiting_](Result<broker::LeaseView> view) {
+          if (view.ok()) {
+            v1::Lease lease;
+            rpc::ToProto(*view, *users, &lease);
+            CheckSendable(lease);
           }
           --*waiting;
         }));
@@ -366,7 +426,7 @@ class Play {
   std::array<Client, kClients> clients_;
   std::vector<SessionId> sessions_;
   std::vector<LeaseId> known_;
-  std::vector<std::uint64_t> tickets_, subscriptions_;
+  std::vector<std::uint64_t> tickets_, seals_, subscriptions_;
   std::shared_ptr<std::atomic<int>> waiting_ = std::make_shared<std::atomic<int>>(0);
 };
 

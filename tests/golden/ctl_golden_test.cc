@@ -118,6 +118,10 @@ TEST_F(CtlGoldenTest, PrintsTablesForPeople) {
   ExpectPrints({"sessions"}, "sessions.txt");
   ExpectPrints({"show", "alice/weights"}, "show_shared.txt");
   ExpectPrints({"show", "19"}, "show_queued.txt");
+  ExpectPrints({"show", "20"}, "show_orphan.txt");
+  ExpectPrints({"leases", "--orphans"}, "leases_orphans.txt");
+  ExpectPrints({"budget"}, "budget.txt");
+  ExpectPrints({"advise"}, "advise.txt");
 }
 
 TEST_F(CtlGoldenTest, PrintsJsonForPrograms) {
@@ -127,6 +131,8 @@ TEST_F(CtlGoldenTest, PrintsJsonForPrograms) {
   ExpectPrints({"leases", "-o", "json"}, "leases_json.txt");
   ExpectPrints({"leases", "-o", "jsonl"}, "leases_jsonl.txt");
   ExpectPrints({"sessions", "-o", "json"}, "sessions_json.txt");
+  ExpectPrints({"budget", "-o", "json"}, "budget_json.txt");
+  ExpectPrints({"advise", "staging", "-o", "json"}, "advise_json.txt");
   ExpectPrints({"show", "alice/weights", "-o", "json"}, "show_shared_json.txt");
 }
 
@@ -159,7 +165,7 @@ TEST_F(CtlGoldenTest, JsonHasEveryFieldOfALease) {
 
 TEST_F(CtlGoldenTest, EveryJsonOutputIsJson) {
   Serve();
-  for (const char* verb : {"status", "gpus", "leases", "sessions"}) {
+  for (const char* verb : {"status", "gpus", "leases", "sessions", "budget", "advise"}) {
     google::protobuf::Value json;
     const Ended ended = Ctl({verb, "-o", "json"});
     EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(ended.out, &json).ok()) << ended.out;

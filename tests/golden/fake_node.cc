@@ -116,6 +116,9 @@ std::vector<v1::Lease> Leases() {
   for (int i = 0; i < 8; ++i) weights.add_chunks()->set_size_bytes(i < 7 ? 8 * kGiB : 4 * kGiB);
   (*weights.mutable_labels())["job"] = "llm \"70b\"";
   (*weights.mutable_labels())["team"] = "search";
+  weights.set_sealed(true);
+  weights.set_content_tag("sha256:9f86d081");
+  weights.set_persistent(true);
   AddHolder(weights, 4211, 1000, "server", v1::ACCESS_READ_WRITE, true);
   AddHolder(weights, 5001, 1001, "python3 \033[31mx", v1::ACCESS_READ_ONLY, false);
   weights.set_age_ms(3 * 86'400'000LL + 4 * 3'600'000 + 59'000);
@@ -146,7 +149,9 @@ std::vector<v1::Lease> Leases() {
   staging.set_numa_node(1);
   staging.set_page_size(v1::PAGE_SIZE_HUGE);
   staging.set_name("staging");
-  AddHolder(staging, 4211, 1000, "server", v1::ACCESS_READ_WRITE, true);
+  staging.set_orphan(true);
+  staging.set_linger_ms(600'000);
+  staging.set_ends_in_ms(90'000);
   leases.push_back(staging);
 
   v1::Lease quarantined = DeviceLease(21, v1::LEASE_STATE_QUARANTINED, 16 * kGiB);
@@ -208,6 +213,33 @@ grpc::Status FakeNodeService::GetNode(grpc::ServerContext*, const v1::GetNodeReq
   return grpc::Status::OK;
 }
 
+grpc::Status FakeNodeService::GetBudget(grpc::ServerContext*, const v1::GetBudgetRequest*,
+                                        v1::GetBudgetResponse* response) {
+  response->set_tenant("research");
+  response->set_lasting_bytes(60 * kGiB);
+  response->set_lasting_left_bytes(4 * kGiB);
+  v1::Budget& gpu = *response->add_budgets();
+  gpu.set_kind(v1::MEMORY_KIND_DEVICE);
+  gpu.set_gpu_uuid(kFirstGpu);
+  gpu.set_leasable_bytes(32 * kGiB);
+  gpu.set_free_bytes(75 * kGiB);
+  gpu.set_mine_bytes(64 * kGiB);
+  gpu.set_tenant_left_bytes(32 * kGiB);
+  v1::Blocker& holder = *gpu.add_holders();
+  holder.set_lease_id(17);
+  holder.set_pid(4211);
+  holder.set_uid(1000);
+  holder.set_size_bytes(60 * kGiB);
+  v1::Budget& host = *response->add_budgets();
+  host.set_kind(v1::MEMORY_KIND_HOST);
+  host.set_numa_node(1);
+  host.set_free_bytes(1023 * kGiB);
+  host.set_tenant_left_bytes(~std::uint64_t{0});
+  host.set_waiting(1);
+  host.set_message("an earlier request waits for it");
+  return grpc::Status::OK;
+}
+
 grpc::Status FakeNodeService::ListSessions(grpc::ServerContext*,
                                            const v1::ListSessionsRequest* request,
                                            v1::ListSessionsResponse* response) {
@@ -259,6 +291,7 @@ grpc::Status FakeLeaseService::ListLeases(grpc::ServerContext*,
     if (lease.lease_id() <= after) continue;
     if (!request->gpu_uuid().empty() && lease.gpu_uuid() != request->gpu_uuid()) continue;
     if (request->has_uid() && lease.uid() != request->uid()) continue;
+    if (request->orphans() && !lease.orphan()) continue;
     if (static_cast<std::uint64_t>(response->leases_size()) == kPage) {
       response->set_next_page_token(std::to_string(response->leases(kPage - 1).lease_id()));
       break;

@@ -25,6 +25,8 @@ class FakeNodeService final : public v1::NodeService::Service {
 
   grpc::Status GetNode(grpc::ServerContext*, const v1::GetNodeRequest*,
                        v1::GetNodeResponse* response) override;
+  grpc::Status GetBudget(grpc::ServerContext*, const v1::GetBudgetRequest*,
+                         v1::GetBudgetResponse* response) override;
   grpc::Status ListSessions(grpc::ServerContext*, const v1::ListSessionsRequest* request,
                             v1::ListSessionsResponse* response) override;
 

@@ -130,6 +130,31 @@ TEST_F(GpuBrokerTest, HoweverALeaseEndsTheNextOwnerFindsZerosToItsLastByte) {
   }
 }
 
+TEST_F(GpuBrokerTest, WeightsAreLoadedOnceInFreshMemoryAndOutliveWhoLoadedThem) {
+  const std::vector<std::string> load = {"load", "weights", std::to_string(4 * kGiB), "7"};
+  Worker half(daemon_->runtime_dir(), {"load", "weights", std::to_string(4 * kGiB), "7", "half"});
+  ASSERT_EQ(half.Line(), "half");
+  std::vector<std::unique_ptr<Worker>> workers;
+  for (int i = 0; i < 3; ++i)
+    workers.push_back(std::make_unique<Worker>(daemon_->runtime_dir(), load));
+  half.Kill();
+  int filled = 0;
+  for (auto& worker : workers) {
+    const std::string said = worker->Line();
+    filled += said == "filled";
+    EXPECT_TRUE(said == "filled" || said == "wrong 0") << said;
+    worker->End();
+  }
+  EXPECT_EQ(filled, 1);
+  EXPECT_EQ(Ask(load), "wrong 0") << "nobody has it any more, and it is there";
+  e2e::RawClient client(daemon_->runtime_dir());
+  const auto lease = client.GetLease("weights");
+  ASSERT_TRUE(lease.ok());
+  EXPECT_TRUE(lease.message.lease().orphan() && lease.message.lease().sealed());
+  EXPECT_TRUE(client.Release(lease.message.lease().lease_id()).ok());
+  EXPECT_TRUE(Eventually([&] { return client.Node().lease_count() == 0; }));
+}
+
 TEST_F(GpuBrokerTest, AThousandRoundsEndWhereTheyBegan) {
   ASSERT_EQ(Ask({"rounds", "10", std::to_string(256 * kMiB)}), "done");
   ASSERT_TRUE(Eventually([&] { return !ShowsAProcess(); }));

@@ -6,6 +6,9 @@
 //   fill NAME BYTES SEED           leases, fills by a kernel, "filled", stays
 //   fill-many NAME COUNT BYTES SEED  COUNT leases NAME-0, NAME-1, ... of BYTES, filled by SEED,
 //   SEED + 1 check-many NAME COUNT SEED       opens them read-only, "wrong N" over all of them
+//   load NAME BYTES SEED [half]    LoadOrAttach, to last: "filled" and sealed by a kernel, or
+//   "wrong N";
+//                                  with `half` only half is filled, "half", and it stays
 //   check NAME SEED                opens read-only, "wrong N" by a kernel
 //   check-zero BYTES               leases with patience, "nonzero N"
 //   publish NAME BYTES SEED SECONDS  leases, starts kernels that write for so long and one that
@@ -83,6 +86,26 @@ int Main(int argc, char** argv) {
     }
     Say("filled");
     Stay();
+  } else if (verb == "load") {
+    LoadedLease loaded = client.LoadOrAttach(
+        {.size_bytes = std::stoull(argument(3)), .name = argument(2), .persistent = true},
+        std::chrono::seconds(60));
+    const auto seed = static_cast<std::uint32_t>(std::stoul(argument(4)));
+    Mapping mapping = loaded.lease.Map();
+    GpuKernels kernels(mapping.device_ordinal());
+    const std::uint64_t words = mapping.size_bytes() / 4;
+    if (!loaded.fill) {
+      Say("wrong " + std::to_string(kernels.Wrong(mapping.device_pointer(), words, seed)));
+    } else if (argument(5) == "half") {
+      kernels.Fill(mapping.device_pointer(), words / 2, seed + 1);
+      Say("half");
+      Stay();
+    } else {
+      const std::uint64_t left = kernels.NotZero(mapping.device_pointer(), words);
+      kernels.Fill(mapping.device_pointer(), words, seed);
+      loaded.lease.Seal("seed " + argument(4));
+      Say(left == 0 ? "filled" : "not fresh");
+    }
   } else if (verb == "check-many") {
     std::uint64_t wrong = 0;
     std::optional<GpuKernels> kernels;

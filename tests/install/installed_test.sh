@@ -96,6 +96,8 @@ holds "its sockets listen" soon is gpuleased.socket ActiveState active
 holds "the daemon runs, whether it has GPUs or waits for them" \
   soon says '^(active|activating)$' systemctl is-active gpuleased.service
 holds "it does not fall" is gpuleased.service NRestarts 0
+needed() { for deb in "$packages"/*.deb; do dpkg-deb -f "$deb" Depends Pre-Depends Recommends; done; }
+holds "nothing of CUDA is asked for" not says '[Cc][Uu][Dd][Aa]|nvidia' needed
 holds "the keeper runs" soon is gpulease-keeper.service ActiveState active
 holds "both run as a user of their own" says '^gpulease +gpulease$' \
   ps -o user=,group= -p "$(of gpuleased.service MainPID)"
@@ -135,12 +137,20 @@ section "simulated GPUs"
 configure 'simulate: "2x16GiB"'
 holds "systemctl restart" systemctl restart gpuleased.service
 holds "the daemon is ready" is gpuleased.service ActiveState active
+holds "the keeper serves it" soon says '^a daemon is connected' of gpulease-keeper.service StatusText
+for unit in gpuleased gpulease-keeper; do
+  pid=$(of $unit.service MainPID)
+  # A container may lack the right to it.
+  if (echo -900 >/proc/self/oom_score_adj) 2>/dev/null; then score=$(cat "/proc/$pid/oom_score_adj"); else
+    score=$(of $unit.service OOMScoreAdjust); fi
+  holds "$unit is among the last that the kernel kills for memory: $score" test "$score" -le -900
+done
 holds "gpuleasectl shows two GPUs" says '"uuid"' gpuleasectl gpus -o json
 holds "so it does for anybody" says 'simulated|GPU-' as_user gpuleasectl gpus
 holds "the sockets are the daemon's, for everybody" \
   says '^[0-9]+ 666 gpulease [0-9]+ 666 gpulease $' eval "inodes | tr '\n' ' '"
-holds "systemd-analyze has nothing against the units" systemd-analyze verify gpuleased.service gpuleased.socket \
-  gpulease-keeper.service
+holds "systemd-analyze has nothing against the units" systemd-analyze verify --man=no gpuleased.service \
+  gpuleased.socket gpulease-keeper.service
 for unit in gpuleased gpulease-keeper; do
   figure=$(systemd-analyze security --no-pager $unit.service | sed -n 's/.*exposure level for .*: \([0-9.]*\) .*/\1/p')
   holds "systemd-analyze security $unit: $figure, at most 2.0" awk -v f="${figure:-10}" 'BEGIN { exit !(f <= 2.0) }'
@@ -210,9 +220,24 @@ section "devices"
 allowed=$(of gpuleased.service DeviceAllow | tr '\n' ' ')
 holds "the daemon may open the driver's devices alone: $allowed" is gpuleased.service DevicePolicy closed
 
-# --- A program of a user with 1,000 leases.
+# --- Programs of a user: one with 1,000 leases, and others that call all the time.
 section "leases"
-client=
+client='' client_pid='' crowd_pids=()
+# start_client NAME COUNT: it is $client_pid, its input is $to and its answers come from $from.
+start_client() {
+  mkfifo "$scratch/$1.to" "$scratch/$1.from"
+  # Some descriptors for each lease.
+  (ulimit -n 16384 && exec setpriv --reuid games --regid games --clear-groups "$client" "$2") \
+    <"$scratch/$1.to" >"$scratch/$1.from" 2>"$scratch/complaints" &
+  client_pid=$!
+  exec {to}>"$scratch/$1.to" {from}<"$scratch/$1.from"
+  read -r -t 60 answer <&"$from"
+  holds "$2 leases are taken and filled" test "$answer" == ready
+}
+end_client() {
+  exec {to}>&- {from}<&-
+  wait "$client_pid"
+}
 if command -v c++ >/dev/null && command -v pkg-config >/dev/null; then
   holds "a program builds with libgpulease-dev and pkg-config" eval \
     "c++ -std=c++20 -O1 -o $scratch/client $here/pattern_client.cc \$(pkg-config --cflags --libs gpulease) -pthread"
@@ -232,21 +257,23 @@ else
 fi
 if [[ -n $client ]]; then
   chmod 755 "$client"
-  mkfifo "$scratch/to" "$scratch/from"
-  # Some descriptors for each lease.
-  (ulimit -n 16384 && as_user "$client" 1000 <"$scratch/to" >"$scratch/from") &
-  client_pid=$!
-  exec {to}>"$scratch/to" {from}<"$scratch/from"
-  read -r -t 60 answer <&"$from"
-  holds "1,000 leases are taken and filled" test "$answer" == ready
+  start_client main 1000
+  # Their complaints are in $scratch/crowd; they live as long as somebody has their input open.
+  mkfifo "$scratch/crowd.to"
+  exec {crowd_to}<>"$scratch/crowd.to"
+  for _ in {1..4}; do
+    as_user "$client" 10 <"$scratch/crowd.to" >/dev/null 2>>"$scratch/crowd" {to}>&- {from}<&- {crowd_to}>&- &
+    crowd_pids+=($!)
+  done
 fi
-# keeps WHAT: after it every byte is right and no call took longer than a second.
+# keeps WHAT: after it every byte is right, no call failed and none took longer than a second.
 keeps() {
   [[ -n $client ]] || return 0
   local answer="" took
   echo >&"$to"
   read -r -t 60 answer <&"$from"
   holds "$1: $answer" test "${answer%%:*}" == ok
+  [[ ${answer%%:*} == ok ]] || tail -5 "$scratch/complaints"
   took=${answer##*call }
   holds "$1: served again within a second" test "${took%% ms*}" -lt 1000
 }
@@ -269,6 +296,7 @@ if [[ -n $client ]]; then
   killed gpulease-keeper.service
   another_keeper() { is gpulease-keeper.service ActiveState active && not is gpulease-keeper.service MainPID "$pid"; }
   holds "kill -9 of the keeper: another one runs" soon another_keeper
+  holds "and has been told of everything" soon says ' 1[0-9]{3} entries' of gpulease-keeper.service StatusText
   keeps "kill -9 of the keeper"
   daemon_anew "kill -9 of the daemon, after that" killed gpuleased.service
   # A loop that hangs, as far as the service manager can see. (Not the shipped half a minute, to be done sooner.)
@@ -308,12 +336,96 @@ holds "the sockets are the same" test "$(inodes)" == "$before"
 holds "the configuration is as it was" says simulate cat $CONFIG
 keeps "upgrade"
 if [[ -n $client ]]; then
-  exec {to}>&-
-  wait "$client_pid"
+  crowd_lives() {
+    local pid
+    for pid in "$client_pid" "${crowd_pids[@]}"; do kill -0 "$pid" || return 1; done
+  }
+  holds "the programs are those that were started first" crowd_lives
+  holds "and none of them has seen a call fail" not says . cat "$scratch/crowd"
+  exec {crowd_to}>&-
+  wait "${crowd_pids[@]}"
+
+  section "stop of both"
+  # The processes that have leased memory open or mapped.
+  chunks() {
+    find /proc/[0-9]*/fd /proc/[0-9]*/map_files -lname '/memfd:gpulease*' 2>/dev/null | cut -d/ -f3 | sort -u
+  }
+  both_stopped() {
+    systemctl stop gpuleased.service gpulease-keeper.service || return 1
+    for _ in {1..30}; do
+      is gpuleased.service ActiveState inactive && is gpuleased.socket ActiveState inactive &&
+        is gpulease-keeper.service ActiveState inactive && not pgrep -ax 'gpuleased|gpulease-keeper' || return 1
+      sleep 0.1
+    done
+  }
+  holds "leases are held, by daemon, keeper and programs" test "$(chunks | wc -l)" -ge 3
+  holds "nobody starts them again, a program with leases that reconnects included" pestered both_stopped
+  holds "the memory is with the program that has it mapped, and with nobody else" test "$(chunks)" == "$client_pid"
+  end_client
+  holds "and goes with it" test -z "$(chunks)"
+  holds "started again" systemctl start gpuleased.service
+  holds "there is no lease" test "$(gpuleasectl leases -o json | tr -d '[:space:]')" == '[]'
 fi
 systemctl stop gpuleased.service
 holds "an upgrade of a daemon that is stopped" install_packages "$scratch/9"
 holds "leaves it stopped" is gpuleased.service ActiveState inactive
+
+# --- Little room, little memory. A file system of its own, for systemd needs /run as well.
+if [[ -n $client ]] && systemctl stop gpuleased.service gpulease-keeper.service &&
+  mount -t tmpfs -o size=256k,mode=755,uid=gpulease,gid=gpulease tmpfs $RUN; then
+  section "no room in $RUN"
+  fill() {
+    local status=0
+    head -c 1M /dev/zero >$RUN/filler 2>/dev/null
+    ! printf x 2>/dev/null >$RUN/probe || status=1
+    rm $RUN/probe
+    return $status
+  }
+  fill
+  systemctl start gpuleased.service 2>/dev/null
+  holds "simulated GPUs that are new wait, and it is said for what" \
+    soon says 'no room for the .* No space left on device' journalctl -b -n 20 -o cat -u gpuleased.service
+  holds "with room it starts by itself" eval "rm $RUN/filler; soon gpuleasectl status"
+  soon is gpuleased.service ActiveState active
+  start_client full 100
+  holds "it is full again" fill
+  keeps "full"
+  daemon_anew "full, systemctl restart" systemctl restart gpuleased.service
+  daemon_anew "full, kill -9 of the daemon" killed gpuleased.service
+  pid=$(of gpulease-keeper.service MainPID)
+  killed gpulease-keeper.service
+  holds "full, kill -9 of the keeper: another one runs" soon another_keeper
+  holds "and has been told of everything" soon says ' 1[0-9]{2} entries' of gpulease-keeper.service StatusText
+  daemon_anew "full, kill -9 of the daemon, after that" killed gpuleased.service
+  rm $RUN/filler
+  daemon_anew "with room again, systemctl restart" systemctl restart gpuleased.service
+  end_client
+  systemctl stop gpuleased.service gpulease-keeper.service
+  umount $RUN
+  holds "without that file system it starts" systemctl start gpuleased.service
+fi
+
+if [[ -n $client ]]; then
+  section "more pinned memory than there is"
+  pid=$(of gpuleased.service MainPID)
+  pinned() { as_user timeout 60 "$client" --pinned "$1"; }
+  holds "more than the machine has: $(pinned $((1 << 45)))" says '^refused: .*asked 32.0 TiB' pinned $((1 << 45))
+  mkdir -p /run/systemd/system/gpuleased.service.d
+  printf '[Service]\nMemoryMax=256M\n' >/run/systemd/system/gpuleased.service.d/limit.conf
+  systemctl daemon-reload
+  systemctl restart gpuleased.service
+  pid=$(of gpuleased.service MainPID)
+  if [[ $(of gpuleased.service MemoryCurrent) == [0-9]* ]]; then
+    holds "more than MemoryMax=: $(pinned $((512 << 20)))" says '^refused: .*asked 512.0 MiB' pinned $((512 << 20))
+    holds "what fits is granted" says '^granted' pinned $((64 << 20))
+  else
+    echo "       this systemd has no memory controller: MemoryMax= is not tried"
+  fi
+  holds "the daemon is the same process" is gpuleased.service MainPID "$pid"
+  rm -r /run/systemd/system/gpuleased.service.d
+  systemctl daemon-reload
+  systemctl restart gpuleased.service
+fi
 
 section "removal"
 holds "start" systemctl start gpuleased.service

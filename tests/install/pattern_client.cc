@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // pattern_client COUNT: a program of a user, built from the installed libgpulease-dev alone.
+// pattern_client --pinned BYTES: takes one pinned lease, and says "granted" or why not.
 //
-// It takes COUNT leases, half of them on a simulated GPU and half pinned, fills each with a pattern
-// of its own, and says "ready". All the while a thread of it makes calls: asks for the node's
-// state, takes a lease and gives it back. Each line on its standard input has it check every byte
-// and every lease; it answers "ok: ..." with the longest that those calls have taken since the last
-// line, in milliseconds, or with what is wrong. It ends with its input.
+// The first takes COUNT leases, half of them on a simulated GPU and half pinned, fills each with a
+// pattern of its own, and says "ready". All the while a thread of it makes calls: asks for the
+// node's state, takes a lease and gives it back. Each line on its standard input has it check every
+// byte and every lease; it answers "ok: ..." with the longest that those calls have taken since the
+// last line, in milliseconds, or with what is wrong. It ends with its input.
 #include <gpulease/gpulease.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -36,7 +37,7 @@ class Memory {
     lease_ = client.Allocate(
         {.size_bytes = kBytes,
          .kind = device ? gpulease::MemoryKind::kDevice : gpulease::MemoryKind::kHost,
-         .name = "pattern-" + std::to_string(seed)});
+         .name = "pattern-" + std::to_string(getpid()) + "-" + std::to_string(seed)});
     mapping_ = lease_.Map();
     if (device) {
       const std::vector<int> chunks = lease_.DuplicateDescriptors();
@@ -128,9 +129,20 @@ int Run(int count) {
   return 0;
 }
 
+int RunPinned(std::uint64_t bytes) try {
+  gpulease::Client client;
+  client.Allocate({.size_bytes = bytes, .kind = gpulease::MemoryKind::kHost}).Map();
+  std::cout << "granted" << std::endl;
+  return 0;
+} catch (const gpulease::Exception& error) {
+  std::cout << "refused: " << error.what() << std::endl;
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
+  if (argc > 2 && argv[1] == std::string("--pinned")) return RunPinned(std::stoull(argv[2]));
   return Run(argc > 1 ? std::stoi(argv[1]) : 10);
 } catch (const std::exception& error) {
   std::cerr << "pattern_client: " << error.what() << "\n";

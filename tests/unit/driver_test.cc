@@ -357,6 +357,26 @@ TEST_F(SimulatedDriverTest, BlocksACallUntilFaultsAreCleared) {
   EXPECT_EQ(node_->Used(0), 2 * kMiB);
 }
 
+TEST_F(SimulatedDriverTest, TellsXidErrorsToWhoListens) {
+  Serve("2x1GiB");
+  using std::chrono::milliseconds;
+  node_->RaiseXid(1, 13);  // before anybody listens
+  auto events = driver::XidEvents::Open(nvml_, {node_->uuid_text(0), node_->uuid_text(1)}).value();
+  EXPECT_EQ(events.Wait(milliseconds(1)).value(), std::nullopt);
+  node_->RaiseXid(1, 79);
+  const std::optional<driver::Xid> heard = events.Wait(milliseconds(0)).value();
+  ASSERT_TRUE(heard);
+  EXPECT_EQ(heard->uuid, node_->uuid_text(1));
+  EXPECT_EQ(heard->number, 79u);
+  EXPECT_EQ(events.Wait(milliseconds(0)).value(), std::nullopt);
+  std::thread later([&] { node_->RaiseXid(0, 31); });
+  const std::optional<driver::Xid> waited = events.Wait(std::chrono::seconds(20)).value();
+  later.join();
+  ASSERT_TRUE(waited);
+  EXPECT_EQ(waited->number, 31u);
+  EXPECT_FALSE(driver::XidEvents::Open(nvml_, {"GPU-none"}).ok());
+}
+
 TEST_F(SimulatedDriverTest, LosesAGpuAndFindsItAgain) {
   Serve("2x1GiB");
   const std::string uuid = node_->uuid_text(0);

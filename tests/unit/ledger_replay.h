@@ -27,6 +27,7 @@ inline Options ReplayOptions(std::uint64_t seed) {
   options.limits.leases_per_user = 40;
   options.limits.waits_per_user = 10;
   options.limits.label_bytes_per_user = 1000;
+  options.limits.lasting_bytes_per_user = 2 * kGiB;
   options.limits.chunks = 200;
   return options;
 }
@@ -67,7 +68,9 @@ class Replay {
         OpenLease();
         break;
       case 10:
-        if (const LeaseId lease = AnyLease())
+        if (Below(3) == 0) {
+          SealOrClaim();
+        } else if (const LeaseId lease = AnyLease())
           (void)ledger_.Close(SomeHolder(lease), lease, now_, effects_);
         break;
       case 11:
@@ -91,7 +94,11 @@ class Replay {
       default:
         if (Below(20) == 0) {
           const auto pool = static_cast<PoolIndex>(Below(ledger_.pool_count()));
-          ledger_.SetPoolUsable(pool, Below(3) != 0, "said so", now_, effects_);
+          if (Below(10) == 0) {
+            ledger_.LosePool(pool, "fell off the bus", now_, effects_);
+          } else {
+            ledger_.SetPoolUsable(pool, Below(3) != 0, "said so", now_, effects_);
+          }
         } else if (Below(100) == 0) {
           SetTerms();
         } else {
@@ -104,6 +111,18 @@ class Replay {
   // All sessions end, the executor catches up, the driver shows everything.
   void Finish() {
     while (!sessions_.empty()) EndSession();
+    UserSpec root;
+    root.administrator = true;
+    for (const Lease* lease : ledger_.Leases({}, ~std::size_t{0}))
+      GPULEASE_CHECK(
+          lease->state >= State::kDestroying || IsOrphan(*lease) || lease->state == State::kMaking,
+          "what is left lasts");
+    std::vector<LeaseId> orphans;
+    for (const Lease* lease : ledger_.Leases({}, ~std::size_t{0})) {
+      if (IsOrphan(*lease)) orphans.push_back(lease->id);
+    }
+    for (const LeaseId lease : orphans)
+      (void)ledger_.Release({}, root, lease, false, now_, effects_);
     for (int i = 0; i < 8; ++i) {
       Collect();
       while (!work_.empty()) Execute();
@@ -195,6 +214,9 @@ class Replay {
       }
       if (Below(8) == 0) spec.labels["k" + std::to_string(Below(4))] = std::string(Below(200), 'v');
       if (Below(6) == 0) spec.name = "n" + std::to_string(Below(20));
+      spec.loading = Below(6) == 0;
+      if (Below(6) == 0)
+        spec.linger = Below(3) == 0 ? kForever : std::chrono::milliseconds(Below(3000));
       spec.mode = static_cast<std::uint32_t>(Below(512)) & 0666;
       spec.gid = static_cast<std::uint32_t>(Below(2));
       command.specs.push_back(spec);
@@ -234,6 +256,17 @@ class Replay {
     (void)ledger_.Release(caller.administrator ? SessionId{} : owner, caller, lease,
                           caller.administrator && Below(2) == 0, now_, effects_);
   }
+  void SealOrClaim() {
+    const LeaseId lease = AnyLease();
+    if (!lease) return;
+    if (Below(2) == 0) {
+      const std::string tag(Below(50), 't');
+      (void)ledger_.Seal(Below(8) == 0 ? AnySession() : ledger_.FindLease(lease)->owner, lease, tag,
+                         std::make_shared<const std::string>(Below(100), 'd'), now_, effects_);
+    } else {
+      (void)ledger_.Claim(AnySession(), lease, now_, effects_);
+    }
+  }
   void SetTerms() {
     using std::chrono::milliseconds;
     Terms terms;
@@ -260,7 +293,11 @@ class Replay {
     work_.erase(work_.begin() + static_cast<std::ptrdiff_t>(index));
     if (work.lease) {
       const Lease* lease = ledger_.FindLease(work.lease);
-      GPULEASE_CHECK(lease != nullptr && lease->state == State::kDestroying, "to be destroyed");
+      if (lease == nullptr) {  // lost with its GPU
+        ledger_.Destroyed(work.lease, now_, effects_);
+        return;
+      }
+      GPULEASE_CHECK(lease->state == State::kDestroying, "to be destroyed");
       if (lease->quarantined || Below(4) == 0) pinned_[lease->pool] += lease->size;
       ledger_.Destroyed(work.lease, now_, effects_);
       return;
@@ -317,6 +354,7 @@ class Replay {
           expired_ += effect.error->reason == Reason::kWaitOver ? 1 : 0;
           break;
         case Effect::Kind::kReady:
+        case Effect::Kind::kLoaded:
         case Effect::Kind::kObserve:
         case Effect::Kind::kEvent:
         case Effect::Kind::kDeathNotice:

@@ -55,6 +55,9 @@ TEST(ConvertTest, ReasonsHaveTheNumbersOfTheApi) {
       {Reason::kUnsupported, v1::REASON_UNSUPPORTED},
       {Reason::kHostMemoryShort, v1::REASON_HOST_MEMORY_SHORT},
       {Reason::kDriverMemoryShort, v1::REASON_DRIVER_MEMORY_SHORT},
+      {Reason::kDeviceLost, v1::REASON_DEVICE_LOST},
+      {Reason::kNotSealed, v1::REASON_NOT_SEALED},
+      {Reason::kSealed, v1::REASON_SEALED},
       {Reason::kPeerGone, v1::REASON_PEER_GONE},
   };
   for (const auto& [mine, theirs] : all) EXPECT_EQ(static_cast<int>(mine), theirs);

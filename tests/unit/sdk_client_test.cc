@@ -279,6 +279,24 @@ TEST_F(SdkClientTest, ResumesItsSessionWhenTheDaemonKnowsItStill) {
   EXPECT_EQ(daemon_.lease_count(), 0u);
 }
 
+// Seen while the daemon was restarted: "lease 17: there is none", of a lease that was just
+// released.
+TEST_F(SdkClientTest, AnEndWhoseAnswerWasLostIsNoError) {
+  Client client(Options());
+  Lease lease = client.Allocate(Host(1, "kept"));
+  Lease opened = client.Open("kept");
+  daemon_.Change([](fakes::Behaviour& behaviour) { behaviour.endings_cut_off = 1; });
+  EXPECT_NO_THROW(lease.Release());
+  EXPECT_EQ(daemon_.seen().calls["Release"], 2);
+  EXPECT_EQ(daemon_.lease_count(), 0u);
+  // What was never there is one all the same.
+  Lease other = client.Allocate(Host(1));
+  Lease another = client.Allocate(Host(1));
+  daemon_.Change([](fakes::Behaviour& behaviour) { behaviour.endings_cut_off = 1; });
+  EXPECT_NO_THROW(other.Release());
+  EXPECT_NO_THROW(another.Release());
+}
+
 TEST_F(SdkClientTest, ReleasesLaterWhatWasDestroyedWhileTheDaemonWasAway) {
   Client client(Options());
   Lease lease = client.Allocate(Host(1));

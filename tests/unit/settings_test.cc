@@ -42,6 +42,7 @@ TEST(SettingsTest, TheShippedFileHasTheDefaultsAndEveryOption) {
   EXPECT_EQ(shipped->gpu_wait, defaults.gpu_wait);
   EXPECT_TRUE(shipped->expected_gpus.empty());
   EXPECT_EQ(shipped->expected_gpu_count, std::nullopt);
+  EXPECT_EQ(shipped->fatal_xids, defaults.fatal_xids);
 }
 
 TEST(SettingsTest, AMistakeNamesFileLineAndField) {
@@ -78,6 +79,14 @@ TEST(SettingsTest, ExpectedGpusAreUuidsAndNoFewerThanAreNamed) {
               testing::HasSubstr("expected_gpus: \"GPU-0\" is no UUID"));
   EXPECT_THAT(MistakeIn(named + "expected_gpu_count: 0"),
               testing::HasSubstr("expected_gpu_count: 0 is outside 1 to"));
+}
+
+TEST(SettingsTest, FatalXidsAreAListOrNone) {
+  EXPECT_THAT(ParseSettings("fatal_xids: [79, 48]", "x.textproto")->fatal_xids,
+              testing::ElementsAre(48, 79));
+  EXPECT_TRUE(ParseSettings("fatal_xids: 0", "x.textproto")->fatal_xids.empty());
+  EXPECT_THAT(MistakeIn("fatal_xids: [0, 79]"),
+              testing::HasSubstr("x.textproto:1: fatal_xids: 0 means none"));
 }
 
 TEST(SettingsTest, AMissingFileIsNamed) {

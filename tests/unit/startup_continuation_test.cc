@@ -15,7 +15,7 @@ TEST(ContinuationTest, WhatIsFormattedIsParsed) {
   continuation.handle_listener = 7;
   continuation.activated = true;
   continuation.waited = true;
-  continuation.drained = {"GPU-a", "GPU-b"};
+  continuation.retired = {{"GPU-a", false}, {"GPU-b", true}};
   continuation.served = {"GPU-c"};
   EXPECT_EQ(Parse(Format(continuation)), continuation);
   EXPECT_EQ(Parse(Format(Continuation())), Continuation());

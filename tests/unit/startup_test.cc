@@ -145,7 +145,8 @@ TEST(ReloadTest, EveryOptionChangesNowOrAtTheNextStart) {
       "populate_threads: 1 log_level: \"error\" tenants { name: \"a\" uid: 1 } "
       "expected_gpus: \"GPU-00000000-1111-2222-3333-444444444444\" expected_gpu_count: 1 "
       "gpu_wait_ms: 1 operator_group: \"a\" label_bytes_per_user: \"1B\" "
-      "realms { cgroup_prefix: \"/\" }",
+      "realms { cgroup_prefix: \"/\" } fatal_xids: 1 lasting_bytes_per_user: \"1B\" "
+      "longest_linger_ms: 1",
       "x");
   ASSERT_TRUE(all.ok()) << all.error().message;
   const Difference difference = Compare(before, *all);

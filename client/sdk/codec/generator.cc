@@ -5,7 +5,8 @@
 // only; what it makes needs neither Protocol Buffers nor any type of theirs.
 //
 // It knows what the API uses and refuses the rest: proto3, singular and optional scalars, enums,
-// messages, repeated messages and strings, map<string, string>, oneofs of scalars and strings.
+// messages, repeated messages, strings and uint64, map<string, string>, oneofs of scalars and
+// strings.
 #include <google/protobuf/compiler/code_generator.h>
 #include <google/protobuf/compiler/plugin.h>
 #include <google/protobuf/descriptor.h>
@@ -119,6 +120,11 @@ bool HasPresence(const FieldDescriptor* field) {
   return field->containing_oneof() != nullptr || (IsMessage(field) && !field->is_repeated());
 }
 
+// repeated uint64, which may come packed or one by one.
+bool IsNumbers(const FieldDescriptor* field) {
+  return field->is_repeated() && field->type() == FieldDescriptor::TYPE_UINT64;
+}
+
 // Empty, or why the field cannot be generated.
 std::string Refusal(const FieldDescriptor* field) {
   const std::string name = field->full_name();
@@ -130,8 +136,9 @@ std::string Refusal(const FieldDescriptor* field) {
     }
     return "";
   }
-  if (field->is_repeated() && !IsMessage(field) && field->type() != FieldDescriptor::TYPE_STRING) {
-    return name + ": the codec knows repeated messages and strings only";
+  if (field->is_repeated() && !IsMessage(field) && !IsNumbers(field) &&
+      field->type() != FieldDescriptor::TYPE_STRING) {
+    return name + ": the codec knows repeated messages, strings and uint64 only";
   }
   if (field->real_containing_oneof() != nullptr && IsMessage(field)) {
     return name + ": the codec knows oneofs without messages only";
@@ -214,6 +221,10 @@ void PrintAppend(const Descriptor* type, Printer& out) {
       out.Print(names, "for (const auto& e : $field$) AppendMessage(writer, out, $number$, e);\n");
     } else if (IsMessage(field)) {
       out.Print(names, "if ($field$) AppendMessage(writer, out, $number$, *$field$);\n");
+    } else if (IsNumbers(field)) {
+      out.Print(names,
+                "if (!$field$.empty()) "
+                "writer.add_packed_uint64($number$, $field$.begin(), $field$.end());\n");
     } else if (field->is_repeated()) {
       out.Print(names,
                 "for (const auto& element : $field$) writer.add_string($number$, element);\n");
@@ -231,7 +242,21 @@ void PrintAppend(const Descriptor* type, Printer& out) {
   out.Print("}\n\n");
 }
 
+void PrintMergeNumbers(const FieldDescriptor* field, Printer& out) {
+  const std::map<std::string, std::string> names = {{"field", field->name()},
+                                                    {"number", std::to_string(field->number())}};
+  out.Print(names,
+            "case protozero::tag_and_type($number$, protozero::pbf_wire_type::length_delimited):\n"
+            "  for (const std::uint64_t element : reader.get_packed_uint64()) "
+            "$field$.push_back(element);\n"
+            "  break;\n"
+            "case protozero::tag_and_type($number$, protozero::pbf_wire_type::varint):\n"
+            "  $field$.push_back(reader.get_uint64());\n"
+            "  break;\n");
+}
+
 void PrintMergeField(const FieldDescriptor* field, Printer& out) {
+  if (IsNumbers(field)) return PrintMergeNumbers(field, out);
   std::map<std::string, std::string> names = {{"field", field->name()},
                                               {"number", std::to_string(field->number())}};
   const bool delimited = IsMessage(field);

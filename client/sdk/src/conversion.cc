@@ -7,8 +7,10 @@ namespace gpulease {
 
 wire::AllocationSpec SpecOf(const AllocateOptions& options) {
   wire::AllocationSpec spec;
-  spec.kind =
-      options.kind == MemoryKind::kHost ? wire::MemoryKind::kHost : wire::MemoryKind::kDevice;
+  spec.usage = static_cast<wire::UsageHint>(options.usage);
+  if (options.usage == Usage::kNone)
+    spec.kind =
+        options.kind == MemoryKind::kHost ? wire::MemoryKind::kHost : wire::MemoryKind::kDevice;
   spec.size_bytes = options.size_bytes;
   spec.alignment_bytes = options.alignment_bytes;
   spec.gpu_uuid = options.gpu_uuid;
@@ -20,6 +22,9 @@ wire::AllocationSpec SpecOf(const AllocateOptions& options) {
   spec.mode = options.mode;
   spec.gid = options.gid;
   spec.labels = options.labels;
+  spec.linger_ms =
+      options.linger.count() > 0 ? static_cast<std::uint64_t>(options.linger.count()) : 0;
+  spec.persistent = options.persistent;
   spec.death_notice = options.death_notice;
   return spec;
 }
@@ -58,9 +63,30 @@ LeaseStatus StatusOf(const wire::Lease& lease) {
   status.death_notice = lease.death_notice;
   status.holder_count = static_cast<std::uint32_t>(lease.holders.size());
   status.queue_position = lease.queue_position;
+  status.loading = lease.loading;
+  status.sealed = lease.sealed;
+  status.content_tag = lease.content_tag;
+  status.persistent = lease.persistent;
+  status.linger = std::chrono::milliseconds(lease.linger_ms);
+  status.orphan = lease.orphan;
   for (const wire::Blocker& blocker : lease.blockers) {
     status.blockers.push_back(BlockingOf(blocker));
   }
+  return status;
+}
+
+BudgetStatus StatusOf(const wire::Budget& budget) {
+  BudgetStatus status;
+  status.kind = budget.kind == wire::MemoryKind::kHost ? MemoryKind::kHost : MemoryKind::kDevice;
+  status.gpu_uuid = budget.gpu_uuid;
+  status.numa_node = budget.numa_node;
+  status.leasable_bytes = budget.leasable_bytes;
+  status.free_bytes = budget.free_bytes;
+  status.mine_bytes = budget.mine_bytes;
+  status.tenant_left_bytes = budget.tenant_left_bytes;
+  status.waiting = budget.waiting;
+  status.message = budget.message;
+  for (const wire::Blocker& holder : budget.holders) status.holders.push_back(BlockingOf(holder));
   return status;
 }
 
@@ -96,7 +122,7 @@ NodeStatus StatusOf(const wire::GetNodeResponse& node) {
 Event EventOf(wire::Event event) {
   Event converted;
   const int type = static_cast<int>(event.type);
-  converted.type = type >= 0 && type <= static_cast<int>(EventType::kReady)
+  converted.type = type >= 0 && type <= static_cast<int>(EventType::kSealed)
                        ? static_cast<EventType>(type)
                        : EventType::kUnknown;
   converted.sequence = event.sequence;

@@ -14,6 +14,7 @@ wire::Access AccessOf(Access access);
 BlockingLease BlockingOf(const wire::Blocker& blocker);
 LeaseStatus StatusOf(const wire::Lease& lease);
 // Without ordinals.
+BudgetStatus StatusOf(const wire::Budget& budget);
 NodeStatus StatusOf(const wire::GetNodeResponse& node);
 Event EventOf(wire::Event event);
 

@@ -95,6 +95,15 @@ std::vector<std::uint64_t> Lease::chunk_sizes() const {
   return sizes;
 }
 
+bool Lease::sealed() const { return Use(record_).lease().sealed; }
+const std::string& Lease::content_tag() const { return Use(record_).lease().content_tag; }
+
+void Lease::Seal(std::string_view content_tag, std::span<const DirectoryEntry> directory) {
+  OrThrow(Use(record_).Seal(content_tag, directory));
+}
+
+std::vector<DirectoryEntry> Lease::Directory() const { return OrThrow(Use(record_).Directory()); }
+
 Mapping Lease::Map(const MapOptions& options) const {
   return Mapping(OrThrow(Use(record_).Map(record_, options)));
 }

@@ -248,9 +248,59 @@ Result<std::vector<int>> LeaseRecord::Duplicate() const {
   return given;
 }
 
+Status LeaseRecord::Seal(std::string_view content_tag, std::span<const DirectoryEntry> directory) {
+  GPULEASE_RETURN_IF_ERROR(Usable());
+  wire::SealRequest request;
+  request.lease_id = lease_.lease_id;
+  request.content_tag = std::string(content_tag);
+  if (!directory.empty()) {
+    wire::Directory entries;
+    for (const DirectoryEntry& entry : directory) {
+      entries.entries.push_back({.name = entry.name,
+                                 .offset_bytes = entry.offset_bytes,
+                                 .size_bytes = entry.size_bytes,
+                                 .shape = entry.shape,
+                                 .dtype = entry.dtype});
+    }
+    request.directory = std::move(entries);
+  }
+  auto reply = session_->Call<wire::SealMethod>(
+      std::move(request),
+      {.deadline = session_->CallDeadline(), .epoch = hold_->epoch, .subject = Subject()},
+      [](auto& sent, const Link& link) { sent.session_id = link.session_id; });
+  if (!reply.ok()) return std::move(reply).error();
+  lease_.sealed = true;
+  lease_.content_tag = std::string(content_tag);
+  lease_.has_directory = !directory.empty();
+  access_ = Access::kReadOnly;
+  return {};
+}
+
+Result<std::vector<DirectoryEntry>> LeaseRecord::Directory() const {
+  GPULEASE_RETURN_IF_ERROR(Usable());
+  std::vector<DirectoryEntry> entries;
+  if (!lease_.has_directory) return entries;
+  wire::GetDirectoryRequest request;
+  request.lease_id = lease_.lease_id;
+  auto reply = session_->Call<wire::GetDirectoryMethod>(
+      request, {.deadline = session_->CallDeadline(), .epoch = hold_->epoch, .subject = Subject()});
+  if (!reply.ok()) return std::move(reply).error();
+  if (!reply->directory) return entries;
+  for (wire::DirectoryEntry& entry : reply->directory->entries) {
+    entries.push_back({.name = std::move(entry.name),
+                       .offset_bytes = entry.offset_bytes,
+                       .size_bytes = entry.size_bytes,
+                       .shape = std::move(entry.shape),
+                       .dtype = std::move(entry.dtype)});
+  }
+  return entries;
+}
+
 Status LeaseRecord::End(bool release) {
-  const CallTerms terms{
-      .deadline = session_->CallDeadline(), .epoch = hold_->epoch, .subject = Subject()};
+  const CallTerms terms{.deadline = session_->CallDeadline(),
+                        .ends = true,
+                        .epoch = hold_->epoch,
+                        .subject = Subject()};
   auto fill = [&](auto& request, const Link& link) { request.session_id = link.session_id; };
   if (release) {
     wire::ReleaseRequest request;

@@ -75,6 +75,9 @@ class LeaseRecord {
   // Host memory, as what only processors look at: CUDA is not told of it.
   Result<std::shared_ptr<MappedRange>> MapPlain(const std::shared_ptr<LeaseRecord>& self);
   Result<std::vector<int>> Duplicate() const;
+  // Its lease() is the sealed one afterwards, its access() for reading.
+  Status Seal(std::string_view content_tag, std::span<const DirectoryEntry> directory);
+  Result<std::vector<DirectoryEntry>> Directory() const;
   Status Release();
   Status Close();
   // The owner's release, also while it is mapped here: the name is free, the memory is not yet.

@@ -14,14 +14,19 @@
 
 namespace gpulease {
 
-// The pieces of one request, granted within its own `wait`: all or none.
+// The pieces of one request, granted within its own `wait`: all or none. `loading`: to fill them
+// for others.
 // Errors: those of Client::Allocate.
 Result<std::vector<std::shared_ptr<LeaseRecord>>> AllocateRecords(
     const std::shared_ptr<Session>& session, std::span<const AllocateOptions> options,
-    std::chrono::milliseconds wait);
+    std::chrono::milliseconds wait, bool loading = false);
 
 // `request` names the lease. Errors: those of Client::Open.
 Result<std::shared_ptr<LeaseRecord>> OpenRecord(const std::shared_ptr<Session>& session,
                                                 wire::OpenRequest request, Access access);
+
+// Takes over an orphan of this user. Errors: those of Client::Claim.
+Result<std::shared_ptr<LeaseRecord>> ClaimRecord(const std::shared_ptr<Session>& session,
+                                                 const wire::ClaimRequest& request);
 
 }  // namespace gpulease

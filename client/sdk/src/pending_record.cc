@@ -21,7 +21,7 @@ constexpr std::chrono::hours kLongest{48};
 
 Result<std::shared_ptr<PendingRecord>> PendingRecord::Request(
     std::shared_ptr<Session> session, std::span<const AllocateOptions> options,
-    std::chrono::milliseconds wait) {
+    std::chrono::milliseconds wait, bool loading) {
   GPULEASE_RETURN_IF_ERROR(session->ok());
   if (options.empty()) {
     return MakeError(Code::kInvalidArgument, Reason::kBadField, "asked to allocate nothing");
@@ -32,12 +32,18 @@ Result<std::shared_ptr<PendingRecord>> PendingRecord::Request(
     wire::AllocationSpec spec = SpecOf(one);
     std::shared_ptr<LeaseRecord> companion;
     if (one.ordered) {
+      if (one.persistent || one.linger.count() > 0) {
+        return MakeError(
+            Code::kInvalidArgument, Reason::kBadField,
+            "ordered: orders living processes, and is not for what outlives its owner");
+      }
       auto made = Publication::Allocate(session, one);
       if (!made.ok()) return std::move(made).error();
       companion = std::move(*made);
       spec.labels[Publication::kLabel] = std::to_string(companion->lease().lease_id);
     }
     pending->companions_.push_back(std::move(companion));
+    spec.loading = loading;
     request.specs.push_back(std::move(spec));
   }
   request.wait_ms = wait.count() > 0 ? static_cast<std::uint64_t>(wait.count()) : 0;

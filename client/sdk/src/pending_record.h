@@ -17,10 +17,12 @@ inline namespace abi_v1 {
 
 class PendingRecord {
  public:
-  // Asks for all of `options`, or none. `wait` as in AllocateOptions.
+  // Asks for all of `options`, or none. `wait` as in AllocateOptions; `loading`: to fill
+  // them for others.
   static Result<std::shared_ptr<PendingRecord>> Request(std::shared_ptr<Session> session,
                                                         std::span<const AllocateOptions> options,
-                                                        std::chrono::milliseconds wait);
+                                                        std::chrono::milliseconds wait,
+                                                        bool loading = false);
   ~PendingRecord();
 
   // The leases, or none when the timeout was over first.

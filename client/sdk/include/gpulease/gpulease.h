@@ -101,6 +101,9 @@ enum class ErrorReason : int {
   kUnsupported = 16,
   kHostMemoryShort = 17,
   kDriverMemoryShort = 18,
+  kDeviceLost = 19,
+  kNotSealed = 20,
+  kSealed = 21,
   kPeerGone = 40  // a process that was waited for has died, has left or gave up
 };
 
@@ -142,6 +145,16 @@ enum class MemoryKind { kDevice, kHost };
 // Host memory: kAuto takes 2 MiB pages where the machine has enough of them free.
 enum class PageSize { kAuto, kSmall, kHuge };
 
+// What memory is for: decides which memory it is. gpuleasectl advise prints the table.
+enum class Usage {
+  kNone = 0,
+  kCompute = 1,    // kernels of one GPU read and write it
+  kStaging = 2,    // copied to or from one GPU
+  kBulkStore = 3,  // much that is seldom used, kept at hand
+  kShared = 4,     // several GPUs, and processes without one, use the same copy
+  kCpuStream = 5   // the CPU writes small pieces that a GPU reads at once
+};
+
 enum class LeaseState {
   kUnknown,
   kQueued,
@@ -158,6 +171,8 @@ struct AllocateOptions {
   // Rounded up to the granularity: 2 MiB on a GPU, a page on the host.
   std::uint64_t size_bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
+  // Decides in place of `kind`, and of a page size that is not given.
+  Usage usage = Usage::kNone;
   // Of the mapped address: a power of two up to 1 GiB; 0: the granularity.
   std::uint64_t alignment_bytes = 0;
   // kDevice: "GPU-..."; empty: the GPU with the most free memory. kHost: near to this GPU.
@@ -170,6 +185,12 @@ struct AllocateOptions {
   unsigned mode = 0600;
   std::optional<std::uint32_t> gid = {};  // absent: the process's primary group
   std::map<std::string, std::string> labels = {};
+  // How long it outlives the last process that has a right to it, its name with it: others open it
+  // as ever meanwhile, and a process of the same user takes it over (Client::Claim). What nobody
+  // has taken yet, and what is being loaded, does not last.
+  std::chrono::milliseconds linger{0};
+  // It lasts until somebody releases it.
+  bool persistent = false;
   // How long it may wait in the queue while others hold the memory. 0: fail at once.
   std::chrono::milliseconds wait{0};
   // At most 64 of [A-Za-z0-9._-], unique in the Client. Empty: one is made. A retry with the same
@@ -234,6 +255,22 @@ struct NodeStatus {
   std::vector<HostPoolStatus> host;
 };
 
+// What may still be leased from one GPU (or NUMA node), by this process.
+struct BudgetStatus {
+  MemoryKind kind = MemoryKind::kDevice;
+  std::string gpu_uuid;  // kDevice
+  int numa_node = -1;    // kHost
+  // The largest lease that would be granted now, without a wait.
+  std::uint64_t leasable_bytes = 0;
+  std::uint64_t free_bytes = 0;         // by the books, before limits and those who wait
+  std::uint64_t mine_bytes = 0;         // charged to leases of this user
+  std::uint64_t tenant_left_bytes = 0;  // of the tenant's limit; all bits set: it has none
+  std::uint32_t waiting = 0;            // requests that would come first
+  std::string message;                  // why nothing is granted
+  // What would make room, the largest first, at most 8.
+  std::vector<BlockingLease> holders;
+};
+
 struct LeaseStatus {
   std::uint64_t id = 0;
   std::uint64_t generation = 0;
@@ -253,6 +290,21 @@ struct LeaseStatus {
   std::uint32_t holder_count = 0;
   std::uint32_t queue_position = 0;
   std::vector<BlockingLease> blockers;  // kQueued: who holds what it waits for
+  bool loading = false;                 // being filled: it opens when it is sealed
+  bool sealed = false;                  // opens for reading alone
+  std::string content_tag;
+  bool persistent = false;
+  std::chrono::milliseconds linger{0};
+  bool orphan = false;  // its owner is gone, and it lasts
+};
+
+// Where something lies in a sealed lease: one tensor, or whatever its writer calls so.
+struct DirectoryEntry {
+  std::string name;  // 1 to 255 bytes
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t size_bytes = 0;
+  std::vector<std::uint64_t> shape = {};  // at most 16 dimensions
+  std::string dtype = {};                 // "float16", as its reader understands it
 };
 
 enum class EventType {
@@ -265,7 +317,9 @@ enum class EventType {
   kGpuState,    // a GPU's state changed
   kStopping,    // the daemon is about to stop
   kLostEvents,  // some are missing (slow reader, or a new connection): read the state anew
-  kReady        // the first of each stream: events from here on are delivered
+  kReady,       // the first of each stream: events from here on are delivered
+  kDeviceLost,  // the lease's GPU was lost, and the lease with it: unmap it
+  kSealed       // a lease that is open here is complete
 };
 
 struct Event {
@@ -321,7 +375,7 @@ class GPULEASE_API Lease {
 
   explicit operator bool() const { return record_ != nullptr; }
   std::uint64_t id() const;
-  // Rises with each replacement of the contents under the same name.
+  // Rises from lease to lease: what has the same name and another generation was put in its place.
   std::uint64_t generation() const;
   const std::string& name() const;
   std::uint64_t size_bytes() const;  // what is mapped and charged
@@ -335,6 +389,9 @@ class GPULEASE_API Lease {
   bool owned() const;                   // allocated by this Client
   Access access() const;                // what it was opened for
   std::vector<std::uint64_t> chunk_sizes() const;
+  // As of when it was opened, or sealed here.
+  bool sealed() const;
+  const std::string& content_tag() const;
 
   // Maps the memory, all chunks in one contiguous range. A second call gives a Mapping of the same
   // range.
@@ -351,49 +408,14 @@ class GPULEASE_API Lease {
   // graphics). They are duplicates, close-on-exec: the caller closes them.
   std::vector<int> DuplicateDescriptors() const;
 
-  // ---- order, of a lease that was allocated with AllocateOptions::ordered
+  kDeviceLost = 19, kNotSealed = 20, kSealed = 21,
+  kPeerGone = 40  // a process that was waited for has died, has left or gave up
 
-  // Tells those who wait that what was written to the lease is there: by this thread, or by the
-  // work that was put on a stream until now (a CUstream; null is the default one), which need not
-  // have run yet. Gives the number of the publication: 1 is the first.
-  //
-  // One process publishes at a time; the next one who does takes over, and is ordered after the
-  // former. It costs one event for each lease, process and context, however often it is called (a
-  // process can have 4,096). The lease lets go of it when it goes, and waits until that work is
-  // done.
-  //
-  // Throws:
-  //   kFailedPrecondition  the lease was allocated without `ordered`; no usable CUDA here
-  //                        (kUnsupported); the session is over
-  //   kPermissionDenied    it was opened for reading
-  //   kInternal            the driver refused; the message names the call. Nothing was published.
-  std::uint64_t Publish();
-  std::uint64_t Publish(void* stream);
-  // Waits until `sequence` was published, and what was written is there: then the thread may use it
-  // or have a GPU use it. Gives the number that was reached. With a stream it returns as soon as it
-  // was published, and what is put on the stream from then on runs after the publisher's work.
-  //
-  // A publisher that dies ends the wait at once. But the driver never completes an event whose
-  // process died before its work was done: a stream that waits for it already stands still for
-  // good. Where publishers may be killed in the middle of their work, wait without a stream.
-  //
-  // Throws:
-  //   kAborted             (kPeerGone) who published last, or the owner while nobody has, is gone:
-  //                        what was waited for does not come. It may be waited for anew when
-  //                        somebody else publishes.
-  //   kDeadlineExceeded    `timeout` was over
-  //   kFailedPrecondition  as above; or the thread has no current context, and it was published
-  //                        after a stream
-  //   kInternal            the driver refused; the message names the call
-  std::uint64_t WaitPublished(std::uint64_t sequence, std::chrono::milliseconds timeout) const;
-  std::uint64_t WaitPublished(std::uint64_t sequence, void* stream,
-                              std::chrono::milliseconds timeout) const;
-  // How many were published; their work may still run. Asks nobody.
-  std::uint64_t published() const;
-
-  // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
-  // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after it.
-  void Release();
+      // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
+      // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after
+      // it.
+      void
+      Release();
   // Lets go of it without releasing it: what was opened is closed; an owned lease lives on with
   // those who have it open. Mappings must be gone. The Lease is empty after it.
   void Close();
@@ -431,6 +453,14 @@ class GPULEASE_API PendingLease {
   friend class Client;
   explicit PendingLease(std::shared_ptr<PendingRecord> record);
   std::shared_ptr<PendingRecord> record_;
+};
+
+// What LoadOrAttach gave.
+struct LoadedLease {
+  Lease lease;
+  // true: this process is the one that fills it: write it, then Seal() it; to give up, Release() it
+  // or let it go. false: it is complete, and open for reading.
+  bool fill = false;
 };
 
 // One session with the daemon. Movable. Destroying it ends the session once no Lease and no Mapping
@@ -472,7 +502,26 @@ class GPULEASE_API Client {
   Lease Open(std::string_view name, Access access = Access::kReadWrite);
   Lease Open(std::uint64_t lease_id, Access access = Access::kReadWrite);
 
+  // The lease `options.name` with its contents, loaded once for all: of all processes that ask for
+  // the name, exactly one gets it to fill, the others wait until that one has sealed it, and then
+  // have it open for reading. When that one ends or gives up before, another gets fresh memory to
+  // fill. `options` are of the lease that is made when there is none; give it `persistent` or
+  // `linger` for it to outlive who filled it. A name of another user ("alice/weights") is attached
+  // and waited for, never filled.
+  //
+  // Throws, beside what Allocate and Open throw:
+  //   kDeadlineExceeded    (kWaitOver) it was not sealed within `timeout`
+  //   kFailedPrecondition  (kNotSealed) there is such a lease, and nobody is loading it
+  LoadedLease LoadOrAttach(const AllocateOptions& options, std::chrono::milliseconds timeout);
+  // Takes over a lease of this user that has outlived its owner: it is this Client's, open for
+  // writing unless it is sealed.
+  // Throws: kNotFound; kFailedPrecondition when it has an owner.
+  Lease Claim(std::string_view name);
+
   NodeStatus Node();
+  // What may still be leased, what is mine, what would make room: from the daemon's books, without
+  // any use of CUDA.
+  std::vector<BudgetStatus> Budget();
   // Those that this user owns, holds or may open.
   std::vector<LeaseStatus> Leases();
 

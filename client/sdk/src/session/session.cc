@@ -25,6 +25,11 @@ constexpr std::chrono::milliseconds kFirstPause{5};
 constexpr std::chrono::milliseconds kLongestPause{200};
 // A call is made at most this often when its connection is lost under it.
 constexpr int kMaxAttempts = 4;
+// Before each of them: while a service manager takes the sockets from a daemon that fell, or gives
+// them to the next, each connection ends as soon as it is made.
+constexpr std::chrono::milliseconds kLostPause[kMaxAttempts] = {
+    std::chrono::milliseconds(0), std::chrono::milliseconds(0), std::chrono::milliseconds(50),
+    std::chrono::milliseconds(250)};
 // Between attempts while the daemon ends its last calls.
 constexpr std::chrono::milliseconds kStoppingPause{10};
 // How long a destructor waits for a daemon that is there.
@@ -181,8 +186,10 @@ Result<std::string> Session::Perform(std::string_view path, const CallTerms& ter
                                      const Encode& encode) {
   GPULEASE_RETURN_IF_ERROR(ok());
   bool renewed = false;
+  bool repeated = false;  // what the daemon may have seen before
   Deadline stopping_until = Deadline::max();
   for (int attempt = 1;; ++attempt) {
+    std::this_thread::sleep_for(kLostPause[attempt - 1]);
     Result<Link> link =
         Acquire(std::min(terms.deadline, steady_clock::now() + options_.connect_timeout));
     if (!link.ok()) return std::move(link).error();
@@ -199,12 +206,14 @@ Result<std::string> Session::Perform(std::string_view path, const CallTerms& ter
     if (reply.lost) {
       if (attempt < kMaxAttempts && (terms.repeatable || reply.unprocessed) &&
           steady_clock::now() < terms.deadline) {
+        repeated = repeated || !reply.unprocessed;
         continue;
       }
       return error;
     }
-    // It is about to stop, or gRPC cut the call off before the daemon saw it (every answer of the
-    // daemon itself names its instance). Its next life answers.
+    if (repeated && terms.ends && error.code == Code::kNotFound) return std::string();
+    // It is about to stop, or gRPC cut the call off before the daemon answered it (every answer of
+    // the daemon itself names its instance). Its next life answers.
     const bool stopping = error.reason == Reason::kStopping ||
                           (error.code == Code::kCancelled && reply.instance.empty());
     if (stopping && terms.repeatable) {
@@ -212,6 +221,7 @@ Result<std::string> Session::Perform(std::string_view path, const CallTerms& ter
       stopping_until = std::min({stopping_until, now + options_.connect_timeout, terms.deadline});
       if (now + kStoppingPause < stopping_until) {
         std::this_thread::sleep_for(kStoppingPause);
+        repeated = true;
         --attempt;
         continue;
       }

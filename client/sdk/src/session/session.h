@@ -45,6 +45,8 @@ struct CallTerms {
   Deadline deadline;
   // It may be carried out twice: a call that was lost on the way is made again.
   bool repeatable = true;
+  // It ends something: when that is not there any more, a call that was lost has ended it.
+  bool ends = false;
   // Descriptors may come while it waits.
   bool hand_over = false;
   // Of what the call speaks of: when the session is another one by now, it is gone. 0: of nothing.

@@ -359,79 +359,81 @@ TEST(SdkRestartTest, CallsOutliveAServiceManagerThatEndsConnectionsForAMoment) {
   ending = true;
   caller.join();
   EXPECT_NO_THROW(kept.Release());
-  // Load once for all, over the daemon's death, and found again by who comes later.
-  TEST(SdkRestartTest, WhatIsLoadedAndLastsIsThereAfterItsOwnerAndItsDaemon) {
-    TemporaryDirectory folder;
-    KeeperProcess keeper(folder.path() + "/run");
-    DaemonProcess daemon({.simulate = "1x1GiB",
-                          .config = "session_grace_ms: 50",
-                          .runtime_dir = folder.path() + "/run"});
-    const ::gpulease::ClientOptions here{.runtime_dir = daemon.runtime_dir(), .use_cuda = false};
-    const AllocateOptions weights{
-        .size_bytes = 2 * kMiB, .kind = MemoryKind::kHost, .name = "weights", .persistent = true};
-    std::uint64_t generation = 0;
-    {
-      Client filler(here);
-      std::optional<Client> other(here);
-      LoadedLease mine = filler.LoadOrAttach(weights, std::chrono::seconds(20));
-      ASSERT_TRUE(mine.fill);
-      EXPECT_THROW(other->LoadOrAttach(weights, milliseconds(20)), Exception) << "nobody sealed it";
-      std::thread waiter([&] {
-        const LoadedLease theirs = other->LoadOrAttach(weights, std::chrono::seconds(60));
-        EXPECT_FALSE(theirs.fill);
-        EXPECT_EQ(theirs.lease.Map().bytes()[4095], std::byte{7});
-      });
-      daemon.Kill();
-      daemon.Start();
-      {
-        const Mapping mapped = mine.lease.Map();
-        std::memset(mapped.host_pointer(), 7, mapped.size_bytes());
-      }
-      mine.lease.Seal("v7", std::vector<DirectoryEntry>{{.name = "layer.0",
-                                                         .offset_bytes = 4096,
-                                                         .size_bytes = 8,
-                                                         .shape = {2, 1},
-                                                         .dtype = "float32"}});
-      EXPECT_EQ(mine.lease.access(), Access::kReadOnly);
-      waiter.join();
-      generation = mine.lease.generation();
-      mine.lease.Close();
-    }
+}
+
+// Load once for all, over the daemon's death, and found again by who comes later.
+TEST(SdkRestartTest, WhatIsLoadedAndLastsIsThereAfterItsOwnerAndItsDaemon) {
+  TemporaryDirectory folder;
+  KeeperProcess keeper(folder.path() + "/run");
+  DaemonProcess daemon({.simulate = "1x1GiB",
+                        .config = "session_grace_ms: 50",
+                        .runtime_dir = folder.path() + "/run"});
+  const ::gpulease::ClientOptions here{.runtime_dir = daemon.runtime_dir(), .use_cuda = false};
+  const AllocateOptions weights{
+      .size_bytes = 2 * kMiB, .kind = MemoryKind::kHost, .name = "weights", .persistent = true};
+  std::uint64_t generation = 0;
+  {
+    Client filler(here);
+    std::optional<Client> other(here);
+    LoadedLease mine = filler.LoadOrAttach(weights, std::chrono::seconds(20));
+    ASSERT_TRUE(mine.fill);
+    EXPECT_THROW(other->LoadOrAttach(weights, milliseconds(20)), Exception) << "nobody sealed it";
+    std::thread waiter([&] {
+      const LoadedLease theirs = other->LoadOrAttach(weights, std::chrono::seconds(60));
+      EXPECT_FALSE(theirs.fill);
+      EXPECT_EQ(theirs.lease.Map().bytes()[4095], std::byte{7});
+    });
     daemon.Kill();
     daemon.Start();
-    Client later(here);
-    LoadedLease found = later.LoadOrAttach(weights, std::chrono::seconds(20));
-    EXPECT_FALSE(found.fill);
-    EXPECT_EQ(found.lease.content_tag(), "v7");
-    EXPECT_EQ(found.lease.generation(), generation);
-    EXPECT_EQ(found.lease.Map().bytes()[4095], std::byte{7});
-    const std::vector<DirectoryEntry> directory = found.lease.Directory();
-    ASSERT_EQ(directory.size(), 1u);
-    EXPECT_EQ(directory[0].name, "layer.0");
-    EXPECT_EQ(directory[0].shape, (std::vector<std::uint64_t>{2, 1}));
-    ASSERT_TRUE(Eventually([&] { return later.Leases().at(0).orphan; }));
-    found.lease.Close();
-    Lease claimed = later.Claim("weights");
-    EXPECT_TRUE(claimed.owned());
-    EXPECT_EQ(claimed.access(), Access::kReadOnly);
-    EXPECT_THROW(later.Claim("weights").Map({.access = Access::kReadWrite}), Exception);
-    claimed.Release();
-    EXPECT_TRUE(Eventually([&] { return later.Leases().empty(); }));
-    const LoadedLease again = later.LoadOrAttach(weights, std::chrono::seconds(20));
-    EXPECT_TRUE(again.fill);
-    EXPECT_GT(again.lease.generation(), generation);
-  }
-
-  TEST(SdkRestartTest, WithoutADaemonAClientSaysSo) {
-    TemporaryDirectory folder;
-    try {
-      Client client({.runtime_dir = folder.path(), .connect_timeout = milliseconds(50)});
-      ADD_FAILURE() << "there is none";
-    } catch (const Exception& exception) {
-      EXPECT_EQ(exception.code(), ErrorCode::kUnavailable);
-      EXPECT_THAT(exception.what(), HasSubstr(folder.path()));
+    {
+      const Mapping mapped = mine.lease.Map();
+      std::memset(mapped.host_pointer(), 7, mapped.size_bytes());
     }
+    mine.lease.Seal("v7", std::vector<DirectoryEntry>{{.name = "layer.0",
+                                                       .offset_bytes = 4096,
+                                                       .size_bytes = 8,
+                                                       .shape = {2, 1},
+                                                       .dtype = "float32"}});
+    EXPECT_EQ(mine.lease.access(), Access::kReadOnly);
+    waiter.join();
+    generation = mine.lease.generation();
+    mine.lease.Close();
   }
+  daemon.Kill();
+  daemon.Start();
+  Client later(here);
+  LoadedLease found = later.LoadOrAttach(weights, std::chrono::seconds(20));
+  EXPECT_FALSE(found.fill);
+  EXPECT_EQ(found.lease.content_tag(), "v7");
+  EXPECT_EQ(found.lease.generation(), generation);
+  EXPECT_EQ(found.lease.Map().bytes()[4095], std::byte{7});
+  const std::vector<DirectoryEntry> directory = found.lease.Directory();
+  ASSERT_EQ(directory.size(), 1u);
+  EXPECT_EQ(directory[0].name, "layer.0");
+  EXPECT_EQ(directory[0].shape, (std::vector<std::uint64_t>{2, 1}));
+  ASSERT_TRUE(Eventually([&] { return later.Leases().at(0).orphan; }));
+  found.lease.Close();
+  Lease claimed = later.Claim("weights");
+  EXPECT_TRUE(claimed.owned());
+  EXPECT_EQ(claimed.access(), Access::kReadOnly);
+  EXPECT_THROW(later.Claim("weights").Map({.access = Access::kReadWrite}), Exception);
+  claimed.Release();
+  EXPECT_TRUE(Eventually([&] { return later.Leases().empty(); }));
+  const LoadedLease again = later.LoadOrAttach(weights, std::chrono::seconds(20));
+  EXPECT_TRUE(again.fill);
+  EXPECT_GT(again.lease.generation(), generation);
+}
+
+TEST(SdkRestartTest, WithoutADaemonAClientSaysSo) {
+  TemporaryDirectory folder;
+  try {
+    Client client({.runtime_dir = folder.path(), .connect_timeout = milliseconds(50)});
+    ADD_FAILURE() << "there is none";
+  } catch (const Exception& exception) {
+    EXPECT_EQ(exception.code(), ErrorCode::kUnavailable);
+    EXPECT_THAT(exception.what(), HasSubstr(folder.path()));
+  }
+}
 
 }  // namespace
 }  // namespace gpulease::e2e

@@ -95,7 +95,7 @@ TEST_F(StandardServicesTest, AMessageThatIsNoneEndsItsCallAlone) {
   const GenericCall call(client_, "/gpulease.v1.LeaseService/Allocate", std::string(100, '\xff'));
   EXPECT_FALSE(call.status().ok());
   const GenericCall large(client_, "/gpulease.v1.LeaseService/Allocate",
-                          std::string((1 << 20) + 1, 'x'));
+                          std::string((3 << 20) + 1, 'x'));
   EXPECT_EQ(large.status().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(client_.GetNode().ok());
 }

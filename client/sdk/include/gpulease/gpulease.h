@@ -408,17 +408,67 @@ class GPULEASE_API Lease {
   // graphics). They are duplicates, close-on-exec: the caller closes them.
   std::vector<int> DuplicateDescriptors() const;
 
-  kDeviceLost = 19, kNotSealed = 20, kSealed = 21,
-  kPeerGone = 40  // a process that was waited for has died, has left or gave up
+  // Says that the contents are complete: from here on everybody opens it for reading alone, this
+  // process too; Mappings for writing that are there are written no more. Owner only, no other
+  // thread uses this Lease meanwhile. `content_tag` (at most 255 bytes, a digest for instance) is
+  // what readers tell contents by, `directory` (at most 65,536 entries, 2 MiB) says where things
+  // lie. Wait for GPU work that writes it before.
+  //
+  // Throws:
+  //   kFailedPrecondition  it is sealed with another tag (kSealed), or another process has it open
+  //                        for writing (kNotSealed)
+  //   kInvalidArgument     an entry lies outside the lease, stands twice or has a field out of
+  //   range
+  void Seal(std::string_view content_tag = {}, std::span<const DirectoryEntry> directory = {});
+  // What Seal() was given; empty when that was nothing.
+  std::vector<DirectoryEntry> Directory() const;
 
-      // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
-      // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after
-      // it.
-      void
-      Release();
+  // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
+  // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after it.
+  void Release();
   // Lets go of it without releasing it: what was opened is closed; an owned lease lives on with
   // those who have it open. Mappings must be gone. The Lease is empty after it.
   void Close();
+
+  // ---- order, of a lease that was allocated with AllocateOptions::ordered
+
+  // Tells those who wait that what was written to the lease is there: by this thread, or by the
+  // work that was put on a stream until now (a CUstream; null is the default one), which need not
+  // have run yet. Gives the number of the publication: 1 is the first.
+  //
+  // One process publishes at a time; the next one who does takes over, and is ordered after the
+  // former. It costs one event for each lease, process and context, however often it is called (a
+  // process can have 4,096). The lease lets go of it when it goes, and waits until that work is
+  // done.
+  //
+  // Throws:
+  //   kFailedPrecondition  the lease was allocated without `ordered`; no usable CUDA here
+  //                        (kUnsupported); the session is over
+  //   kPermissionDenied    it was opened for reading
+  //   kInternal            the driver refused; the message names the call. Nothing was published.
+  std::uint64_t Publish();
+  std::uint64_t Publish(void* stream);
+  // Waits until `sequence` was published, and what was written is there: then the thread may use it
+  // or have a GPU use it. Gives the number that was reached. With a stream it returns as soon as it
+  // was published, and what is put on the stream from then on runs after the publisher's work.
+  //
+  // A publisher that dies ends the wait at once. But the driver never completes an event whose
+  // process died before its work was done: a stream that waits for it already stands still for
+  // good. Where publishers may be killed in the middle of their work, wait without a stream.
+  //
+  // Throws:
+  //   kAborted             (kPeerGone) who published last, or the owner while nobody has, is gone:
+  //                        what was waited for does not come. It may be waited for anew when
+  //                        somebody else publishes.
+  //   kDeadlineExceeded    `timeout` was over
+  //   kFailedPrecondition  as above; or the thread has no current context, and it was published
+  //                        after a stream
+  //   kInternal            the driver refused; the message names the call
+  std::uint64_t WaitPublished(std::uint64_t sequence, std::chrono::milliseconds timeout) const;
+  std::uint64_t WaitPublished(std::uint64_t sequence, void* stream,
+                              std::chrono::milliseconds timeout) const;
+  // How many were published; their work may still run. Asks nobody.
+  std::uint64_t published() const;
 
  private:
   friend class Client;

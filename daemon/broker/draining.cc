@@ -87,13 +87,17 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
   {
     MutexLock lock(mutex_);
     if (stopping_) return Stopping();
+    if (pool != ledger::kNoPool && watches_[pool].lost && any_draining_) {
+      return MakeError(Code::kUnavailable, Reason::kGpuUnavailable,
+                       std::string(uuid) + " is lost, and its leases are being ended: retry");
+    }
     was_retired = std::erase_if(retired_, [&](const auto& gpu) { return gpu.uuid == uuid; }) > 0;
     const bool draining = pool != ledger::kNoPool && watches_[pool].draining;
     if (!was_retired && !draining) {
       return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
                        std::string(uuid) + " is not drained");
     }
-    // One that was lost is served by the next image, if it is well by then.
+    // One that was lost is served by the next image.
     if (draining && !watches_[pool].lost) {
       PoolWatch& watch = watches_[pool];
       watch.draining = false;

@@ -10,6 +10,7 @@ namespace gpulease::ledger {
 void Ledger::Impl::LosePool(PoolIndex index, std::string_view message, Time now, Effects& effects) {
   if (index >= pools.size()) return;
   SetPoolUsable(index, false, message, now, effects);
+  pools[index].lost = true;
   std::vector<GroupId> waiting;
   for (const auto& [deadline, id] : waits) waiting.push_back(id);
   for (const GroupId id : waiting) {

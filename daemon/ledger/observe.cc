@@ -64,6 +64,7 @@ void Ledger::Impl::SetPoolUsable(PoolIndex index, bool usable, std::string_view 
   PoolAccount& pool = pools[index];
   if (pool.usable == usable && pool.message == message) return;
   pool.usable = usable;
+  if (usable) pool.lost = false;
   pool.message = message;
   Effect& event = effects.emplace_back(Effect{.kind = Effect::Kind::kEvent});
   event.event = EventType::kPoolState;

@@ -44,6 +44,7 @@ struct PoolAccount {
   Bytes outside = 0;
   Bytes baseline = 0;  // `outside` when nothing was pending for the last time
   bool usable = true;
+  bool lost = false;    // nobody shows what is free there
   std::string message;  // why it is not usable
   std::uint32_t leases = 0;
   std::uint32_t queued = 0;  // groups that wait for it

@@ -142,7 +142,8 @@ void Ledger::Impl::Destroyed(LeaseId lease, Time now, Effects& effects) {
   LeaseRecord* record = FindLease(lease);
   if (record == nullptr || record->lease.state != State::kDestroying) return;
   record->charge.CloseChunks();
-  if (!record->charge.pool()->spec.confirms_releases) {
+  const PoolAccount& pool = *record->charge.pool();
+  if (!pool.spec.confirms_releases || pool.lost) {
     EraseLease(*record, effects);
   } else {
     AwaitBytes(*record, now, effects);

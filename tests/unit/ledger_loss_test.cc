@@ -84,7 +84,12 @@ TEST(LedgerLossTest, ARequestThatIsBeingMadeThereFailsAsAWhole) {
   ASSERT_NE(world.Failure(both.group), nullptr);
   EXPECT_EQ(world.Failure(both.group)->reason, Reason::kDeviceLost);
   EXPECT_FALSE(world.Make(both.group)) << "nobody wants it";
-  for (const LeaseId lease : both.leases) EXPECT_TRUE(world.Destroying(lease));
+  for (const LeaseId lease : both.leases) {
+    EXPECT_TRUE(world.Destroying(lease));
+    world.Destroyed(lease);
+  }
+  EXPECT_TRUE(world.Gone(both.leases[0])) << "nobody shows it as free";
+  EXPECT_EQ(world.StateOf(both.leases[1]), State::kReleasing);
 }
 
 }  // namespace

@@ -108,7 +108,10 @@ LeaseRecord::~LeaseRecord() {
     if (--hold_->records > 0) return;
     hold_->ending = true;
   }
-  if (!hold_->ended) session_->EndQuietly(hold_->lease_id, hold_->owned, hold_->epoch);
+  // What lasts is left to others; what was not filled to its end is not.
+  const bool lasts =
+      (lease_.persistent || lease_.linger_ms > 0) && (lease_.sealed || !lease_.loading);
+  if (!hold_->ended) session_->EndQuietly(hold_->lease_id, hold_->owned && !lasts, hold_->epoch);
   std::lock_guard lock(table.mutex);
   hold_->ending = false;
   table.holds.erase({session_.get(), hold_->epoch, hold_->lease_id});

@@ -364,8 +364,9 @@ class GPULEASE_API Mapping {
 };
 
 // The right to a piece of memory, as its owner or as one who opened it. Movable. The last Lease and
-// Mapping of it that goes releases it (owner) or closes it; errors of that are ignored, as the
-// daemon takes everything back at the latest when the process ends.
+// Mapping of it that goes releases it (owner; unless it lasts, see AllocateOptions::linger) or
+// closes it; errors of that are ignored, as the daemon takes everything back at the latest when the
+// process ends.
 class GPULEASE_API Lease {
  public:
   Lease();  // empty

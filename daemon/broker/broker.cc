@@ -41,6 +41,8 @@ Event::Type TypeOf(ledger::EventType type) {
       return Event::Type::kGpuState;
     case ledger::EventType::kSealed:
       return Event::Type::kSealed;
+    case ledger::EventType::kResized:
+      return Event::Type::kResized;
     case ledger::EventType::kDeviceLost:
       return Event::Type::kDeviceLost;
   }
@@ -132,7 +134,9 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
         break;
       case Effect::Kind::kReady:
         if (std::optional<Waiter> waiter = TakeWaiter(effect.group)) {
-          waiter->done(HandOver(waiter->session, waiter->push_tag, effect.group));
+          waiter->done(effect.lease ? HandOverGrown(waiter->session, waiter->push_tag, effect.lease,
+                                                    effect.chunk)
+                                    : HandOver(waiter->session, waiter->push_tag, effect.group));
         }
         break;
       case Effect::Kind::kFailed:
@@ -148,6 +152,9 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
       case Effect::Kind::kObserve:
         watches_[effect.pool].lane->ObserveAt(BootClock::now());
         break;
+      case Effect::Kind::kMerge:
+      case Effect::Kind::kCut:
+        break;  // MoveChunks did
       case Effect::Kind::kLoaded:
         TellReaders(effect.lease);
         break;
@@ -207,6 +214,7 @@ void Broker::Tick() {
     MutexLock lock(mutex_);
     told_deadline_ = kNever;
     ledger_.Tick(BootClock::now(), effects);
+    MoveChunks(effects);
   }
   Carry(std::move(effects));
 }
@@ -308,6 +316,7 @@ void Broker::Took(SessionId session, LeaseId lease, bool ok) {
     } else {
       ledger_.Decline(session, lease, BootClock::now(), effects);
     }
+    MoveChunks(effects);
   }
   Carry(std::move(effects));
 }
@@ -317,6 +326,7 @@ void Broker::LostConnection(SessionId session) {
   {
     MutexLock lock(mutex_);
     ledger_.LoseConnection(session, BootClock::now(), effects);
+    MoveChunks(effects);
   }
   Carry(std::move(effects));
 }
@@ -326,6 +336,7 @@ void Broker::Died(SessionId session) {
   {
     MutexLock lock(mutex_);
     ledger_.EndSession(session, /*process_lives=*/false, BootClock::now(), effects);
+    MoveChunks(effects);
   }
   Carry(std::move(effects));
 }
@@ -381,58 +392,6 @@ Result<Grant> Broker::Allocate(const peers::Peer& peer, std::uint64_t push_tag,
   return grant;
 }
 
-// The group as it is now: pushed when its chunks are there, else as queued.
-Result<Grant> Broker::HandOver(SessionId session, std::uint64_t push_tag, GroupId group) {
-  Grant grant;
-  {
-    MutexLock lock(mutex_);
-    for (const LeaseId id : ledger_.GroupLeases(group)) {
-      const ledger::Lease* const lease = ledger_.FindLease(id);
-      if (lease == nullptr || lease->owner != session) continue;
-      grant.leases.push_back(ViewOf(*lease));
-      if (lease->state == State::kQueued || lease->state == State::kMaking) grant.queued = true;
-    }
-    if (grant.queued) grant.queue_position = ledger_.QueuePosition(group);
-  }
-  if (grant.leases.empty()) {
-    return MakeError(Code::kAborted, Reason::kHandOver,
-                     "the lease was given back or lost while it was made: retry");
-  }
-  if (grant.queued) return grant;
-  for (const LeaseView& view : grant.leases) {
-    GPULEASE_RETURN_IF_ERROR(
-        Push(session, push_tag, view.lease,
-             view.lease.sealed ? ledger::Access::kReadOnly : ledger::Access::kReadWrite));
-  }
-  return grant;
-}
-
-Status Broker::Push(SessionId session, std::uint64_t push_tag, const ledger::Lease& lease,
-                    ledger::Access access) {
-  const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(lease.id);
-  if (!memory)
-    return MakeError(Code::kAborted, Reason::kHandOver, "the lease ended while it was handed over");
-  peers::Parcel parcel;
-  parcel.tag = push_tag;
-  parcel.lease_id = lease.id.value;
-  parcel.generation = lease.generation;
-  parcel.read_only = access == ledger::Access::kReadOnly;
-  if (lease.kind == ledger::PoolKind::kDevice) {
-    for (const UniqueFd& chunk : memory->device) parcel.descriptors.push_back(chunk.get());
-    parcel.owner = memory;
-  } else {
-    auto opened = std::make_shared<std::vector<UniqueFd>>();
-    for (const memory::HostChunk& chunk : memory->host) {
-      Result<UniqueFd> fd = chunk.OpenFor(access);
-      if (!fd.ok()) return std::move(fd).error();
-      parcel.descriptors.push_back(fd->get());
-      opened->push_back(std::move(*fd));
-    }
-    parcel.owner = opened;
-  }
-  return reception_->Push(session, std::move(parcel));
-}
-
 std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uint64_t push_tag,
                             LeaseId lease, GrantCallback done) {
   if (Status status = CheckSession(peer, session); !status.ok()) {
@@ -440,6 +399,8 @@ std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uin
     return 0;
   }
   Result<ledger::Allocated> group = ledger::Allocated();
+  LeaseId grown;
+  std::uint32_t first = 0;
   std::optional<Waiter> replaced;
   std::uint64_t ticket = 0;
   {
@@ -448,6 +409,10 @@ std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uin
     if (stopping_) {
       group = Stopping();
     } else if (!group.ok()) {
+      if (const ledger::Lease* const parent = ledger_.FindGrown(session, lease)) {
+        grown = parent->id;
+        first = parent->grown_chunk;
+      }
       if (std::optional<Error> failure = FailureOf(session, lease)) group = *std::move(failure);
     }
     if (group.ok() && (group->state == State::kQueued || group->state == State::kMaking)) {
@@ -462,7 +427,9 @@ std::uint64_t Broker::Await(const peers::Peer& peer, SessionId session, std::uin
         MakeError(Code::kAborted, Reason::kUnspecified, "another call awaits the same lease now"));
   }
   if (ticket != 0) return ticket;
-  if (!group.ok()) {
+  if (grown) {
+    done(HandOverGrown(session, push_tag, grown, first));
+  } else if (!group.ok()) {
     done(std::move(group).error());
   } else {
     done(HandOver(session, push_tag, group->group));
@@ -494,11 +461,15 @@ Result<LeaseView> Broker::FinishOpen(SessionId session, std::uint64_t push_tag,
   Carry(std::move(effects));
   if (!opened.ok()) return std::move(opened).error();
   std::optional<LeaseView> view;
+  Parts parts;
   {
     MutexLock lock(mutex_);
-    if (const ledger::Lease* const lease = ledger_.FindLease(opened->lease)) view = ViewOf(*lease);
+    if (const ledger::Lease* const lease = ledger_.FindLease(opened->lease)) {
+      parts = PartsOf(*lease);
+      view = ViewOf(parts.lease);
+    }
   }
-  Status pushed = view ? Push(session, push_tag, view->lease, access)
+  Status pushed = view ? Push(session, push_tag, parts, access)
                        : Status(MakeError(Code::kAborted, Reason::kHandOver,
                                           "the lease ended while it was opened"));
   if (pushed.ok()) return *std::move(view);
@@ -544,6 +515,7 @@ Status Broker::CloseHolding(SessionId session, LeaseId lease) {
   {
     MutexLock lock(mutex_);
     status = ledger_.Close(session, lease, BootClock::now(), effects);
+    MoveChunks(effects);
     if (!status.ok()) status = WhyOver(session, lease, std::move(status).error());
   }
   Carry(std::move(effects));
@@ -559,6 +531,7 @@ Result<ledger::Released> Broker::Release(const peers::Peer& peer, SessionId sess
   {
     MutexLock lock(mutex_);
     released = ledger_.Release(session, caller, lease, force, BootClock::now(), effects);
+    MoveChunks(effects);
     if (!released.ok()) released = WhyOver(session, lease, std::move(released).error());
   }
   Carry(std::move(effects));

@@ -18,6 +18,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -140,6 +141,11 @@ class Broker : public peers::Registrar {
   void CancelAwaitSealed(std::uint64_t ticket);
   Result<LeaseView> Claim(const peers::Peer& peer, ledger::SessionId session,
                           std::uint64_t push_tag, ledger::LeaseId lease);
+  Result<ResizeView> Resize(const peers::Peer& peer, std::uint64_t push_tag,
+                            const ledger::ResizeCommand& command);
+  Result<ResizeView> Refresh(const peers::Peer& peer, ledger::SessionId session,
+                             std::uint64_t push_tag, ledger::LeaseId lease,
+                             std::uint32_t have_chunks);
   // Of those that the peer may see.
   Result<ledger::LeaseId> FindByName(const peers::Peer& peer, const ledger::UserId& owner,
                                      std::string_view name) const;
@@ -229,10 +235,19 @@ class Broker : public peers::Registrar {
   void TellDeadline() GPULEASE_EXCLUDES(mutex_);
   void NoticeDeath(ledger::LeaseId lease);
   std::optional<Waiter> TakeWaiter(ledger::GroupId group) GPULEASE_EXCLUDES(mutex_);
+
+  // ---- handing over (handing_over.cc)
   Result<Grant> HandOver(ledger::SessionId session, std::uint64_t push_tag, ledger::GroupId group)
       GPULEASE_EXCLUDES(mutex_);
-  Status Push(ledger::SessionId session, std::uint64_t push_tag, const ledger::Lease& lease,
-              ledger::Access access) GPULEASE_EXCLUDES(mutex_);
+  // The lease as a session is handed it: with its chunks, but for those that are about to go.
+  struct Parts {
+    ledger::Lease lease;
+    std::shared_ptr<const memory::LeaseMemory> memory;
+  };
+  Parts PartsOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
+  // Its chunks from `first` on.
+  Status Push(ledger::SessionId session, std::uint64_t push_tag, const Parts& parts,
+              ledger::Access access, std::uint32_t first = 0) GPULEASE_EXCLUDES(mutex_);
   Result<LeaseView> FinishOpen(ledger::SessionId session, std::uint64_t push_tag,
                                Result<ledger::Opened> opened, ledger::Effects effects,
                                ledger::Access access) GPULEASE_EXCLUDES(mutex_);
@@ -242,6 +257,18 @@ class Broker : public peers::Registrar {
       GPULEASE_REQUIRES(mutex_);
   // The peer with its roles of now.
   ledger::UserSpec UserOf(const peers::Peer& peer) const;
+
+  // ---- leases that change their size (elastic.cc)
+  // Moves chunks between leases as the ledger did. Under the lock under which it did, so that both
+  // always agree.
+  void MoveChunks(ledger::Effects& effects) GPULEASE_REQUIRES(mutex_);
+  // A growth that became a part of `lease`, from its chunk `first` on.
+  Result<Grant> HandOverGrown(ledger::SessionId session, std::uint64_t push_tag,
+                              ledger::LeaseId lease, std::uint32_t first) GPULEASE_EXCLUDES(mutex_);
+  // The lease as it is, and to the session, which has it open, the chunks that it lacks.
+  Result<ResizeView> FinishResize(ledger::SessionId session, std::uint64_t push_tag,
+                                  ledger::LeaseId lease, std::uint32_t have_chunks)
+      GPULEASE_EXCLUDES(mutex_);
 
   // ---- contents (contents.cc)
   // The lease is sealed, or over.
@@ -311,7 +338,8 @@ class Broker : public peers::Registrar {
   std::multimap<ledger::LeaseId, Reader> readers_ GPULEASE_GUARDED_BY(mutex_);
   static constexpr std::size_t kMostFailures = 1024;  // of about 500 bytes; the oldest go first
   std::deque<Failure> failures_ GPULEASE_GUARDED_BY(mutex_);
-  std::unordered_set<ledger::LeaseId> kept_ GPULEASE_GUARDED_BY(mutex_);  // the keeper has these
+  // The keeper has these, with the chunks of that revision.
+  std::unordered_map<ledger::LeaseId, std::uint32_t> kept_ GPULEASE_GUARDED_BY(mutex_);
   std::unordered_set<ledger::LeaseId> kept_directories_ GPULEASE_GUARDED_BY(mutex_);
   std::size_t set_aside_ GPULEASE_GUARDED_BY(mutex_) = 0;  // of its entries, that were not taken up
   std::uint64_t next_ticket_ GPULEASE_GUARDED_BY(mutex_) = 1;

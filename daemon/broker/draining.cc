@@ -71,6 +71,7 @@ Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid
         static_cast<void>(
             ledger_.Release({}, administrator, lease, mode == DrainMode::kEnd, now, effects).ok());
       }
+      MoveChunks(effects);
     }
   }
   options_.report(std::string(uuid) + " is drained by uid " + std::to_string(peer.user.uid));

@@ -31,6 +31,7 @@ struct Event {
     kReady,
     kDeviceLost,
     kSealed,
+    kResized,
     kSessionEnded  // the last of its watchers' events
   };
   Type type = Type::kReady;

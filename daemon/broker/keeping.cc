@@ -22,7 +22,7 @@ using state::RecordKind;
 
 std::vector<int> DescriptorsOf(const memory::LeaseMemory& memory) {
   std::vector<int> descriptors;
-  for (const UniqueFd& chunk : memory.device) descriptors.push_back(chunk.get());
+  for (const auto& chunk : memory.device) descriptors.push_back(chunk->get());
   for (const memory::HostChunk& chunk : memory.host) descriptors.push_back(chunk.descriptor());
   return descriptors;
 }
@@ -59,12 +59,15 @@ void Broker::KeepLease(LeaseId id) {
                          nullptr);
   }
   const std::string& pool = options_.pools[lease->lease.pool].spec.name;
+  const std::uint32_t revision = lease->lease.revision;
   std::string record = state::Encode(state::KeptLease{*std::move(lease), pool});
-  if (kept_.contains(id)) return options_.keeper->PutRecord(key, std::move(record));
+  const auto kept = kept_.find(id);
+  if (kept != kept_.end() && kept->second == revision)
+    return options_.keeper->PutRecord(key, std::move(record));
   const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(id);
   if (!memory) return;
   options_.keeper->Put(key, std::move(record), DescriptorsOf(*memory), memory);
-  kept_.insert(id);
+  kept_[id] = revision;
 }
 
 void Broker::KeepSession(const ledger::Session& session, const Lifeline& lifeline) {
@@ -226,7 +229,9 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
   auto memory = std::make_shared<memory::LeaseMemory>();
   if (found.lease.kind == ledger::PoolKind::kDevice) {
     // What is set aside is held by the keeper alone.
-    if (!aside) memory->device = std::move(kept.entry.descriptors);
+    for (UniqueFd& chunk : kept.entry.descriptors) {
+      if (!aside) memory->device.push_back(std::make_shared<const UniqueFd>(std::move(chunk)));
+    }
   } else {
     for (std::size_t i = 0; i < found.lease.chunks.size(); ++i) {
       Result<memory::HostChunk> chunk =
@@ -247,10 +252,11 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
   Status status;
   {
     MutexLock lock(mutex_);
-    kept_.insert(id);
+    kept_[id] = 0;
     if (has_directory) kept_directories_.insert(id);
     status = aside ? ledger_.SetAside(std::move(found), BootClock::now(), effects)
                    : ledger_.RestoreLease(std::move(found), BootClock::now(), effects);
+    MoveChunks(effects);
     if (!status.ok()) {
       kept_.erase(id);
       kept_directories_.erase(id);

@@ -55,7 +55,7 @@ Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId gr
     for (const Bytes bytes : item.chunks) {
       Result<UniqueFd> chunk = watches_[item.pool].device->CreateChunk(bytes);
       if (!chunk.ok()) return std::move(chunk).error();
-      memory->device.push_back(std::move(*chunk));
+      memory->device.push_back(std::make_shared<const UniqueFd>(std::move(*chunk)));
     }
     return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
   }
@@ -147,6 +147,7 @@ std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& i
       }
     } else {
       ledger_.Made(group, page_size, BootClock::now(), effects);
+      MoveChunks(effects);
     }
   }
   Carry(std::move(effects));

@@ -26,6 +26,9 @@ Error Stopping() {
 LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
   LeaseView view;
   view.lease = lease;
+  view.target = lease.target;
+  if (const ledger::Lease* const growth = ledger_.FindLease(lease.growth))
+    view.target = lease.size + growth->size;
   if (lease.pool != ledger::kNoPool) {
     const Pool& pool = options_.pools[lease.pool];
     if (lease.kind == ledger::PoolKind::kDevice) {
@@ -58,6 +61,10 @@ LeaseView Broker::FullViewOf(const ledger::Lease& lease, const ledger::UserSpec&
     }
     view.holders.push_back(std::move(holder));
   }
+  if (const ledger::Lease* const growth = ledger_.FindLease(lease.growth)) {
+    view.queue_position = ledger_.QueuePosition(growth->group);
+    view.blockers = ledger_.Blockers(growth->group, viewer);
+  }
   if (lease.state == State::kQueued) {
     view.queue_position = ledger_.QueuePosition(lease.group);
     view.blockers = ledger_.Blockers(lease.group, viewer);
@@ -83,7 +90,7 @@ std::vector<LeaseView> Broker::ListLeases(
     const std::vector<const ledger::Lease*> leases = ledger_.Leases(after, most);
     for (const ledger::Lease* const lease : leases) {
       after = lease->id;
-      if (!ledger_.MaySee(user, *lease)) continue;
+      if (ledger::IsGrowth(*lease) || !ledger_.MaySee(user, *lease)) continue;
       LeaseView view = FullViewOf(*lease, user);
       if (wanted(view)) views.push_back(std::move(view));
       if (views.size() == most) break;

@@ -26,8 +26,18 @@ struct LeaseView {
   std::string gpu_uuid;         // device leases that have a GPU
   std::int32_t numa_node = -1;  // host leases
   std::vector<HolderView> holders;
-  std::uint32_t queue_position = 0;
+  std::uint32_t queue_position = 0;  // of its growth, where it grows
   std::vector<Blocker> blockers;
+  Bytes target = 0;  // that it is about to have; 0: what it has
+};
+
+// An elastic lease after a call that changes it.
+struct ResizeView {
+  LeaseView lease;  // without holders
+  ledger::LeaseId growth;
+  std::uint32_t queue_position = 0;
+  std::vector<HolderView> waits_for;
+  std::uint32_t open_chunks = 0;
 };
 
 struct Grant {

@@ -127,12 +127,13 @@ struct LeaseRecord {
   Lease lease;
   Group* group = nullptr;
   UserAccount* user = nullptr;
-  std::uint32_t place = 0;        // among the leases that were asked for together
-  bool aside = false;             // see Ledger::SetAside
-  bool exposed = false;           // a living process may map it without holding it any more
-  Bytes lasting = 0;              // of the user's lasting_bytes
-  std::uint64_t closed_turn = 0;  // its key in PoolAccount::closed
-  Charge charge;                  // empty while queued
+  std::uint32_t place = 0;           // among the leases that were asked for together
+  bool aside = false;                // see Ledger::SetAside
+  bool exposed = false;              // a living process may map it without holding it any more
+  std::uint32_t exposed_chunks = 0;  // how many of its chunks, from the first; 0: all
+  Bytes lasting = 0;                 // of the user's lasting_bytes
+  std::uint64_t closed_turn = 0;     // its key in PoolAccount::closed
+  Charge charge;                     // empty while queued
 };
 
 }  // namespace gpulease::ledger

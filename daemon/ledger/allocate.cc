@@ -59,6 +59,11 @@ Result<Ledger::Impl::Request> Ledger::Impl::CheckFields(const AllocateCommand& c
     if (spec.death_notice && (spec.kind != PoolKind::kHost || spec.page_size == PageSize::kHuge)) {
       return BadField("death_notice: is for host memory in small pages");
     }
+    if (spec.reserve != 0 && (spec.kind != PoolKind::kDevice || spec.reserve < spec.size ||
+                              spec.reserve > kLargestReserve)) {
+      return BadField("reserve_bytes: of GPU memory, from size_bytes to " +
+                      FormatBytes(kLargestReserve));
+    }
     if (spec.linger < Duration::zero() || spec.linger > options.limits.longest_linger) {
       return BadField("lifetime: longer than longest_linger_ms of the configuration allows");
     }
@@ -74,19 +79,23 @@ Result<Ledger::Impl::Request> Ledger::Impl::CheckFields(const AllocateCommand& c
 
 // Fills nothing in: `request.bytes` and `request.chunks` are what Allocate measured.
 Status Ledger::Impl::CheckEver(const Request& request, const TenantAccount& tenant) const {
+  // A growth is to stand beside what its parent has.
+  const Bytes before = request.parent == nullptr ? 0 : request.parent->lease.size;
   for (const Piece& piece : request.pieces) {
     if (piece.pools.none()) return NoUsablePool(request.pieces, pools);
     const bool fits = std::any_of(pools.begin(), pools.end(), [&](const PoolAccount& pool) {
       if (!piece.pools[pool.index]) return false;
       const std::optional<Bytes> size = pool.Rounded(piece.requested);
-      return size && *size <= pool.Capacity();
+      return size && *size <= pool.Capacity() && before <= pool.Capacity() - *size;
     });
     if (!fits) return TooLargeForPools({piece}, pools);
   }
   if (!CouldEverFit(request.pieces, pools)) return TooLargeForPools(request.pieces, pools);
   for (const PoolKind kind : {PoolKind::kDevice, PoolKind::kHost}) {
-    if (tenant.limit(kind) != 0 && request.bytes[Index(kind)] > tenant.limit(kind))
-      return TooLargeForTenant(tenant, kind, request.bytes[Index(kind)]);
+    const Bytes bytes = request.bytes[Index(kind)];
+    const Bytes all = bytes == 0 ? 0 : CheckedAdd(bytes, before).value_or(~Bytes{0});
+    if (tenant.limit(kind) != 0 && all > tenant.limit(kind))
+      return TooLargeForTenant(tenant, kind, all);
   }
   if (request.chunks > options.limits.chunks)
     return TooManyChunks(request.chunks, options.limits.chunks);
@@ -111,8 +120,9 @@ Status Ledger::Impl::CheckNow(const AllocateCommand& command, const Request& req
     }
   }
   const Limits& limits = options.limits;
-  if (user.leases >= limits.leases_per_user ||
-      command.specs.size() > limits.leases_per_user - user.leases) {
+  // A growth will be no lease of its own.
+  if (request.parent == nullptr && (user.leases >= limits.leases_per_user ||
+                                    command.specs.size() > limits.leases_per_user - user.leases)) {
     return UserLimit("leases", "leases_per_user", AccountOf(caller), user.leases,
                      limits.leases_per_user);
   }
@@ -152,7 +162,7 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
   Group& group = groups[id];
   group.id = id;
   group.session = &session;
-  group.tenant = session.tenant;
+  group.tenant = request.parent == nullptr ? session.tenant : request.parent->group->tenant;
   group.request_id = command.request_id;
   group.wait = std::make_unique<Wait>();
   group.wait->since = now;
@@ -182,7 +192,7 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
     lease.gid = spec.gid;
     lease.mode = spec.mode;
     lease.owner_pid = session.session.spec.pid;
-    lease.tenant = session.tenant->spec.name;
+    lease.tenant = group.tenant->spec.name;
     lease.name = spec.name;
     lease.labels = spec.labels;
     lease.loading = spec.loading;
@@ -202,8 +212,14 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
       if (!group.wait->pieces[i].pools[pool.index]) continue;
       rounded = std::min(rounded, pool.Rounded(spec.size).value_or(rounded));
       if (lease.alignment == 0) lease.alignment = pool.spec.granularity;
+      if (spec.reserve != 0)
+        lease.reserved = std::max(lease.reserved, pool.Rounded(spec.reserve).value_or(0));
     }
     lease.size = rounded;
+    if (request.parent != nullptr) {
+      lease.parent = request.parent->lease.id;
+      request.parent->lease.growth = lease_id;
+    }
     if (lease.linger > Duration::zero()) {
       record.lasting = rounded;
       session.user->lasting_bytes += rounded;
@@ -234,8 +250,12 @@ Result<Allocated> Ledger::Impl::Allocate(const AllocateCommand& command, Time no
   }
   Result<Request> request = CheckFields(command, *session);
   if (!request.ok()) return std::move(request).error();
-  // What it takes at least, whichever pools it gets.
-  for (const Piece& piece : request->pieces) {
+  Measure(*request);
+  return Admit(command, *std::move(request), *session, now, effects);
+}
+
+void Ledger::Impl::Measure(Request& request) const {
+  for (const Piece& piece : request.pieces) {
     Bytes bytes = ~Bytes{0};
     std::uint64_t chunks = std::numeric_limits<std::uint64_t>::max();
     for (const PoolAccount& pool : pools) {
@@ -244,39 +264,44 @@ Result<Allocated> Ledger::Impl::Allocate(const AllocateCommand& command, Time no
       bytes = std::min(bytes, *size);
       chunks = std::min(chunks, pool.ChunkCount(*size));
     }
-    Bytes& sum = request->bytes[Index(piece.kind)];
+    Bytes& sum = request.bytes[Index(piece.kind)];
     sum = CheckedAdd(sum, bytes).value_or(~Bytes{0});
-    Bytes& requested = request->requested[Index(piece.kind)];
+    Bytes& requested = request.requested[Index(piece.kind)];
     requested = CheckedAdd(requested, piece.requested).value_or(~Bytes{0});
-    request->chunks = CheckedAdd(request->chunks, chunks).value_or(~std::uint64_t{0});
+    request.chunks = CheckedAdd(request.chunks, chunks).value_or(~std::uint64_t{0});
   }
-  TenantAccount& tenant = *session->tenant;
-  GPULEASE_RETURN_IF_ERROR(CheckEver(*request, tenant));
-  GPULEASE_RETURN_IF_ERROR(CheckNow(command, *request, *session));
+}
+
+Result<Allocated> Ledger::Impl::Admit(const AllocateCommand& command, Request request,
+                                      SessionRecord& session, Time now, Effects& effects) {
+  TenantAccount& tenant =
+      request.parent == nullptr ? *session.tenant : *request.parent->group->tenant;
+  GPULEASE_RETURN_IF_ERROR(CheckEver(request, tenant));
+  GPULEASE_RETURN_IF_ERROR(CheckNow(command, request, session));
 
   const bool can_wait = command.wait > Duration::zero() ||
                         (options.limits.release_wait > Duration::zero() &&
                          std::any_of(pools.begin(), pools.end(), [&](const PoolAccount& pool) {
-                           return request->pools[pool.index] && pool.OnItsWay() > 0;
+                           return request.pools[pool.index] && pool.OnItsWay() > 0;
                          }));
   bool limited = false;
   for (const PoolKind kind : {PoolKind::kDevice, PoolKind::kHost}) {
-    const Bytes bytes = request->bytes[Index(kind)];
+    const Bytes bytes = request.bytes[Index(kind)];
     if (bytes == 0) continue;
     const bool behind = tenant.held[Index(kind)];
     if (!behind && tenant.Allows(kind, bytes)) continue;
-    if (!can_wait) return TenantLimit(tenant, kind, request->requested[Index(kind)], bytes, behind);
+    if (!can_wait) return TenantLimit(tenant, kind, request.requested[Index(kind)], bytes, behind);
     limited = true;
   }
   std::optional<Placement> placement;
-  if (!limited) placement = Place(request->pieces, pools, reserved);
+  if (!limited) placement = Place(request.pieces, pools, reserved);
   if (placement) {
     // Pools that round differently may want more than the least that was reckoned with.
     KindBytes exact{};
     std::uint64_t chunks = 0;
     for (std::size_t i = 0; i < placement->size(); ++i) {
       const PoolAccount& pool = pools[(*placement)[i]];
-      const Bytes size = *pool.Rounded(request->pieces[i].requested);
+      const Bytes size = *pool.Rounded(request.pieces[i].requested);
       exact[Index(pool.spec.kind)] += size;
       chunks += pool.ChunkCount(size);
     }
@@ -286,20 +311,19 @@ Result<Allocated> Ledger::Impl::Allocate(const AllocateCommand& command, Time no
     for (const PoolKind kind : {PoolKind::kDevice, PoolKind::kHost}) {
       if (tenant.Allows(kind, exact[Index(kind)])) continue;
       if (!can_wait) {
-        return TenantLimit(tenant, kind, request->requested[Index(kind)], exact[Index(kind)],
-                           false);
+        return TenantLimit(tenant, kind, request.requested[Index(kind)], exact[Index(kind)], false);
       }
       placement.reset();
       break;
     }
   }
   if (!placement && !can_wait)
-    return MemoryShort(ShortageOf(request->pieces, session->session.spec.user));
-  if (!placement && session->user->waits >= options.limits.waits_per_user) {
-    return UserLimit("waiting requests", "waits_per_user", AccountOf(session->session.spec.user),
-                     session->user->waits, options.limits.waits_per_user);
+    return MemoryShort(ShortageOf(request.pieces, session.session.spec.user));
+  if (!placement && session.user->waits >= options.limits.waits_per_user) {
+    return UserLimit("waiting requests", "waits_per_user", AccountOf(session.session.spec.user),
+                     session.user->waits, options.limits.waits_per_user);
   }
-  Group& group = AddGroup(command, *std::move(request), *session, now);
+  Group& group = AddGroup(command, std::move(request), session, now);
   const GroupId id = group.id;
   if (placement) {
     Grant(group, *placement, now, effects);

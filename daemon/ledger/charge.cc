@@ -64,6 +64,34 @@ void Charge::TakeOwner(SessionRecord& owner) {
   OwnerBytes() += bytes_;
 }
 
+void Charge::Absorb(Charge other) {
+  const Bytes bytes = other.bytes_;
+  const std::uint64_t chunks = other.chunks_;
+  other.Undo();
+  Resize(size_ + bytes, bytes_ + bytes, chunks_ + chunks);
+}
+
+Charge Charge::Split(LeaseId lease, Bytes bytes, std::uint64_t chunks) {
+  Resize(size_ - bytes, bytes_ - bytes, chunks_ - chunks);
+  Charge part(*pool_, *tenant_, nullptr, lease, bytes, chunks);
+  part.MoveTo(column_);
+  return part;
+}
+
+void Charge::Resize(Bytes size, Bytes bytes, std::uint64_t chunks) {
+  pool_->by_size.erase({size_, lease_});
+  size_ = size;
+  pool_->by_size.emplace(size_, lease_);
+  pool_->chunks = pool_->chunks - chunks_ + chunks;
+  chunks_ = chunks;
+  Bytes& column = pool_->columns[static_cast<std::size_t>(column_)];
+  column = column - bytes_ + bytes;
+  Bytes& tenant = tenant_->bytes[Index(pool_->spec.kind)];
+  tenant = tenant - bytes_ + bytes;
+  if (owner_ != nullptr) OwnerBytes() = OwnerBytes() - bytes_ + bytes;
+  bytes_ = bytes;
+}
+
 void Charge::Undo() {
   if (pool_ == nullptr) return;
   Shrink(bytes_);

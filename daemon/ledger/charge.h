@@ -38,6 +38,10 @@ class Charge {
   // The owner has let go: only pool and tenant go on. Another may take its place.
   void LeaveOwner();
   void TakeOwner(SessionRecord& owner);
+  // `other`, of the same pool, tenant and owner, is a part of this one from here on.
+  void Absorb(Charge other);
+  // `bytes` in `chunks` chunks become a charge of their own, of `lease`, which has no owner.
+  Charge Split(LeaseId lease, Bytes bytes, std::uint64_t chunks);
   void Undo();
 
   PoolAccount* pool() const { return pool_; }
@@ -48,13 +52,14 @@ class Charge {
   explicit operator bool() const { return pool_ != nullptr; }
 
  private:
+  void Resize(Bytes size, Bytes bytes, std::uint64_t chunks);
   Bytes& OwnerBytes() const;
 
   PoolAccount* pool_ = nullptr;
   TenantAccount* tenant_ = nullptr;
   SessionRecord* owner_ = nullptr;
   LeaseId lease_;
-  Bytes size_ = 0;   // as charged at first
+  Bytes size_ = 0;   // as charged at first, with what it grew and shrank by
   Bytes bytes_ = 0;  // as charged now
   std::uint64_t chunks_ = 0;
   Column column_ = Column::kMaking;

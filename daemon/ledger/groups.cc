@@ -59,6 +59,10 @@ bool Ledger::Impl::Made(GroupId id, PageSize page_size, Time now, Effects& effec
     for (LeaseRecord* record : group.leases) StartDestroy(*record, now, effects);
     return false;
   }
+  if (LeaseRecord& first = *group.leases.front(); first.lease.parent) {
+    Merge(first, effects);
+    return true;
+  }
   for (LeaseRecord* record : group.leases) {
     SetState(*record, State::kOffered, now);
     AddHolding(*record, *group.session, Access::kReadWrite);

@@ -22,12 +22,20 @@ Holding* Ledger::Impl::FindHolding(LeaseRecord& record, SessionId session) {
 
 void Ledger::Impl::AddHolding(LeaseRecord& record, SessionRecord& session, Access access) {
   StopEnd(record);
-  record.lease.holders.push_back({session.session.id, access, false});
+  record.lease.holders.push_back({session.session.id, access, false, OpenChunks(record.lease)});
   Note(record.lease.id);
   session.session.open += 1;
   if (record.lease.owner == session.session.id) return;
   session.opened.insert(record.lease.id);
   session.user->openings += 1;
+}
+
+void Ledger::Impl::Expose(LeaseRecord& record, SessionId session) {
+  const Holding* holding = FindHolding(record, session);
+  if (holding == nullptr) return;
+  if (!record.exposed || record.exposed_chunks != 0)
+    record.exposed_chunks = std::max(record.exposed_chunks, holding->chunks);
+  record.exposed = true;
 }
 
 bool Ledger::Impl::RemoveHolding(LeaseRecord& record, SessionId id) {
@@ -80,6 +88,7 @@ void Ledger::Impl::Decline(SessionId session, LeaseId lease, Time now, Effects& 
   } else {
     Settle(*record, now, effects);
   }
+  Serve(now, effects);  // it may have waited to grow
 }
 
 Result<Opened> Ledger::Impl::Open(SessionId session, LeaseId lease, Access access) {
@@ -125,6 +134,11 @@ Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& rec
                            : "lease " + asked + " has been released");
   }
   if (lease.sealed && access == Access::kReadWrite) return SealedAgainst(asked);
+  // It is given them all once more.
+  if (holding != nullptr && holding->chunks < OpenChunks(lease)) {
+    holding->chunks = OpenChunks(lease);
+    Note(lease.id);
+  }
   if (enough) return Opened{lease.id, true};
   if (holding != nullptr) {
     holding->access = access;
@@ -153,6 +167,7 @@ Status Ledger::Impl::Close(SessionId session, LeaseId lease, Time now, Effects& 
     if (record->lease.state == State::kRevoking) DropOwner(*record, effects);
   }
   Settle(*record, now, effects);
+  Serve(now, effects);
   return {};
 }
 

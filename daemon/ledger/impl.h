@@ -2,7 +2,7 @@
 //
 // Ledger::Impl: the ledger's books and the steps that commands are made of. Its members are defined
 // where their verbs are: sessions.cc, allocate.cc, serve.cc, groups.cc, holdings.cc, release.cc,
-// restore.cc, observe.cc, loss.cc, lasting.cc, terms.cc, reading.cc, invariants.cc.
+// restore.cc, observe.cc, loss.cc, lasting.cc, elastic.cc, terms.cc, reading.cc, invariants.cc.
 //
 // After each command: nothing that waits could be served now, and `reserved` and the tenants'
 // `held` say what those that wait keep others from.
@@ -55,6 +55,9 @@ struct Ledger::Impl {
   Status Seal(SessionId session, LeaseId lease, std::string content_tag,
               std::shared_ptr<const std::string> directory, Effects& effects);
   Result<Opened> Claim(SessionId session, LeaseId lease);
+  Result<Resized> Resize(const ResizeCommand& command, Time now, Effects& effects);
+  Result<std::uint32_t> Refresh(SessionId session, LeaseId lease, std::uint32_t have_chunks,
+                                Time now, Effects& effects);
   void SetTerms(const Terms& terms, Time now, Effects& effects);
   void Tick(Time now, Effects& effects);
   void Stop(Time now, Effects& effects);
@@ -77,13 +80,19 @@ struct Ledger::Impl {
     std::vector<Piece> pieces;
     PoolSet pools;
     KindBytes requested{};
-    KindBytes bytes{};         // rounded up, at least
-    std::uint64_t chunks = 0;  // at least
+    KindBytes bytes{};              // rounded up, at least
+    std::uint64_t chunks = 0;       // at least
+    LeaseRecord* parent = nullptr;  // of a growth
   };
   Result<Request> CheckFields(const AllocateCommand& command, const SessionRecord& session) const;
   Status CheckEver(const Request& request, const TenantAccount& tenant) const;
   Status CheckNow(const AllocateCommand& command, const Request& request,
                   const SessionRecord& session) const;
+  // What it takes at least, whichever pools it gets.
+  void Measure(Request& request) const;
+  // Charges the request or queues it, or says what stands against it.
+  Result<Allocated> Admit(const AllocateCommand& command, Request request, SessionRecord& session,
+                          Time now, Effects& effects);
   Allocated Retry(Group& group);
   Group& AddGroup(const AllocateCommand& command, Request request, SessionRecord& session,
                   Time now);
@@ -114,6 +123,8 @@ struct Ledger::Impl {
   LeaseRecord* FindLease(LeaseId id);
   Holding* FindHolding(LeaseRecord& record, SessionId session);
   void AddHolding(LeaseRecord& record, SessionRecord& session, Access access);
+  // What the session has of it stays mapped in a living process, though its right ends.
+  void Expose(LeaseRecord& record, SessionId session);
   // False when there was none.
   bool RemoveHolding(LeaseRecord& record, SessionId session);
   // A holder's rights ended without his doing.
@@ -129,10 +140,10 @@ struct Ledger::Impl {
   void FreeName(LeaseRecord& record, Effects& effects);
   // The owner's right ends; its opening has ended before.
   void DropOwner(LeaseRecord& record, Effects& effects);
-  void LeaveOwner(LeaseRecord& record);
+  void LeaveOwner(LeaseRecord& record, Effects& effects);
   // The owner lets go of a made lease: released while others hold it, destroyed otherwise.
   void LetGo(LeaseRecord& record, EventType type, Time now, Effects& effects);
-  // Destroys a lease that nobody has a right to any more.
+  // Cuts off what nobody has mapped any more; destroys a lease that nobody has a right to.
   void Settle(LeaseRecord& record, Time now, Effects& effects);
   void StartDestroy(LeaseRecord& record, Time now, Effects& effects);
   void Revoke(LeaseRecord& record, bool force, Time now, Effects& effects);
@@ -167,6 +178,18 @@ struct Ledger::Impl {
   // It lasts no longer than its holders.
   void StopLasting(LeaseRecord& record);
   void EndOrphan(LeaseRecord& record, Time now, Effects& effects);
+
+  // ---- elastic.cc
+  // `more` bytes for `record`, asked for as a lease of its own.
+  Result<Resized> Grow(LeaseRecord& record, const ResizeCommand& command, Bytes more,
+                       SessionRecord& session, Time now, Effects& effects);
+  // The growth of `record`, if there is one, is over: nobody wants it any more.
+  void EndGrowth(LeaseRecord& record, const std::string& why, Effects& effects);
+  // A growth that was made becomes a part of its parent.
+  void Merge(LeaseRecord& growth, Effects& effects);
+  // Cuts off what is to go, if nobody has it mapped any more.
+  void SettleShrink(LeaseRecord& record, Time now, Effects& effects);
+  void Cut(LeaseRecord& record, std::uint32_t left, Time now, Effects& effects);
 
   // ---- reading.cc
   LeaseRecord* FindByName(const UserId& owner, std::string_view name) const;

@@ -79,6 +79,31 @@ std::string Ledger::Impl::CheckInvariants() const {
       if (!holder->second.opened.contains(id)) return name() + ": a holder does not know it";
       user_sums[holder->second.user].openings += 1;
     }
+    for (const Holding& holding : lease.holders) {
+      if (holding.chunks > lease.chunks.size()) return name() + ": a holder has more than it has";
+    }
+    if (lease.growth) {
+      const auto growth = leases.find(lease.growth);
+      if (growth == leases.end() || growth->second.lease.parent != id)
+        return name() + ": what it grows by does not know it, or is gone";
+      if (growth->second.lease.owner != lease.owner) return name() + ": another one grows it";
+    }
+    if (IsGrowth(lease) && lease.owner) {
+      const auto parent = leases.find(lease.parent);
+      if (parent == leases.end() || parent->second.lease.growth != id)
+        return name() + ": its parent does not know it, or is gone";
+    }
+    if (lease.reserved != 0 && lease.size > lease.reserved)
+      return name() + ": larger than what it has reserved";
+    if (lease.target != 0 && lease.state < State::kDestroying) {
+      Bytes left = 0;
+      for (std::uint32_t i = 0; i < OpenChunks(lease); ++i) left += lease.chunks[i];
+      if (left != lease.target || left >= lease.size)
+        return name() + ": shrinks to what is no whole number of its chunks";
+      if (std::none_of(lease.holders.begin(), lease.holders.end(),
+                       [&](const Holding& holding) { return holding.chunks > OpenChunks(lease); }))
+        return name() + ": has what nobody has mapped and is to go";
+    }
     const bool made = lease.state >= State::kOffered && lease.state <= State::kReleased;
     if (!made && !lease.holders.empty()) return name() + ": has holders and is not made, or over";
     if (made && lease.holders.empty() && !lease.owner && !IsOrphan(lease))

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Leases that are more than their owner's: sealed for readers, and those that outlive him.
+#include <algorithm>
 #include <utility>
 
 #include "daemon/ledger/impl.h"
@@ -23,6 +24,10 @@ Status Ledger::Impl::Seal(SessionId session, LeaseId id, std::string content_tag
   if (lease.state != State::kOffered && lease.state != State::kLeased) {
     return MakeError(Code::kFailedPrecondition, Reason::kNotSealed,
                      name + " is not made, or its rights have ended");
+  }
+  if (lease.growth || lease.target != 0) {
+    return MakeError(Code::kFailedPrecondition, Reason::kNotSealed,
+                     name + " grows or shrinks: seal it when it has its size");
   }
   for (const Holding& holding : lease.holders) {
     if (holding.session == session || holding.access == Access::kReadOnly) continue;
@@ -74,6 +79,8 @@ Result<Opened> Ledger::Impl::Claim(SessionId session, LeaseId id) {
                                       : " is over") +
                          ": only one whose owner is gone, and that lasts, can be claimed");
   }
+  const Holding* former = FindHolding(*record, session);
+  const std::uint32_t has = former == nullptr ? 0 : former->chunks;
   RemoveHolding(*record, session);
   // A group of its own: those that were asked for together may be another's by now.
   TenantAccount* tenant = record->group->tenant;
@@ -95,11 +102,13 @@ Result<Opened> Ledger::Impl::Claim(SessionId session, LeaseId id) {
   caller->session.owned = static_cast<std::uint32_t>(caller->owned.size());
   record->charge.TakeOwner(*caller);
   AddHolding(*record, *caller, lease.sealed ? Access::kReadOnly : Access::kReadWrite);
+  Holding& holding = lease.holders.back();
+  holding.chunks = std::max(holding.chunks, has);
   return Opened{id, false};
 }
 
 void Ledger::Impl::Orphan(LeaseRecord& record, Time now, Effects& effects) {
-  LeaveOwner(record);
+  LeaveOwner(record, effects);
   if (std::vector<SessionId> told = HolderSessions(record); !told.empty())
     Emit(EventType::kOwnerGone, record, std::move(told), effects);
   Settle(record, now, effects);

@@ -148,6 +148,19 @@ Result<Opened> Ledger::Claim(SessionId session, LeaseId lease, Time, Effects&) {
   return result;
 }
 
+Result<Resized> Ledger::Resize(const ResizeCommand& command, Time now, Effects& effects) {
+  auto result = impl_->Resize(command, now, effects);
+  impl_->Verify();
+  return result;
+}
+
+Result<std::uint32_t> Ledger::Refresh(SessionId session, LeaseId lease, std::uint32_t have_chunks,
+                                      Time now, Effects& effects) {
+  auto result = impl_->Refresh(session, lease, have_chunks, now, effects);
+  impl_->Verify();
+  return result;
+}
+
 void Ledger::SetTerms(const Terms& terms, Time now, Effects& effects) {
   impl_->SetTerms(terms, now, effects);
   impl_->Verify();

@@ -29,6 +29,12 @@
 //   kReleasing:  closed; the driver does not show the bytes as free yet; kUnconfirmed after
 //                `release_bound`
 //
+// An elastic lease has reserved addresses for more than it has, and grows and shrinks within them
+// by whole chunks at its end. What it grows by is a lease of its own, which asks, waits and is made
+// like any other and becomes a part of its parent when it is made; it ends with its parent's owner.
+// What it shrinks by becomes a lease without rights, kDestroying, when nobody has it mapped any
+// more.
+//
 // A lease whose rights ended while a living process may still map it counts as quarantined from
 // kDestroying on, in place of releasing and unconfirmed, until the driver shows the bytes.
 //
@@ -57,13 +63,12 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "daemon/ledger/ids.h"
+#include "daemon/ledger/lease.h"
 
 namespace gpulease::ledger {
 
 // ----------------------------------------------------------------------------------------------------------
 // set-up
-
-enum class PoolKind { kDevice, kHost };
 
 struct PoolSpec {
   PoolKind kind = PoolKind::kDevice;
@@ -81,9 +86,6 @@ struct TenantSpec {
   Bytes device_limit = 0;  // over all device pools; 0: none
   Bytes host_limit = 0;
 };
-
-// Of a linger: until it is released.
-inline constexpr Duration kForever = Duration::max();
 
 struct Limits {
   std::uint32_t sessions_per_user = 4096;
@@ -112,12 +114,6 @@ struct Options {
 
 // ----------------------------------------------------------------------------------------------------------
 // requests
-
-// Whose users a number stands for: empty is the machine itself; else a container, which has users
-// of its own, whatever their numbers. One that begins with kUnknownRealm is of a process that the
-// daemon cannot place, and of no other.
-using Realm = std::string;
-inline constexpr char kUnknownRealm = '?';
 
 struct UserId {
   UserId(std::uint32_t uid_in, Realm realm_in = {})  // NOLINT: a number is a user of the machine
@@ -169,9 +165,6 @@ struct Terms {
   std::function<bool(const UserSpec&)> is_observer = [](const UserSpec&) { return false; };
 };
 
-enum class PageSize : std::uint8_t { kAuto, kSmall, kHuge };
-enum class Access : std::uint8_t { kReadOnly, kReadWrite };
-
 struct AllocationSpec {
   PoolKind kind = PoolKind::kDevice;
   // Empty: any pool of the kind. Else those that will do: one of them is taken, the one with the
@@ -187,6 +180,9 @@ struct AllocationSpec {
   bool loading = false;  // see Lease
   Duration linger{};
   bool death_notice = false;  // host memory only: see Effect::Kind::kDeathNotice
+  // Device memory: the addresses that an elastic lease may grow into, at least `size`; 0: it keeps
+  // its size.
+  Bytes reserve = 0;
 };
 
 struct AllocateCommand {
@@ -196,79 +192,20 @@ struct AllocateCommand {
   std::string request_id;
 };
 
+struct ResizeCommand {
+  SessionId session;
+  LeaseId lease;
+  Bytes size = 0;  // that it is to have; rounded up
+  // The caller has this many of its chunks, from the first, and no others: what goes is unmapped.
+  std::uint32_t have_chunks = 0;
+  Duration wait{};  // for a growth
+};
+
+// The largest AllocationSpec::reserve: of addresses, not of memory.
+inline constexpr Bytes kLargestReserve = 16384 * kGiB;
+
 // ----------------------------------------------------------------------------------------------------------
 // answers
-
-enum class State : std::uint8_t {
-  kQueued,
-  kMaking,
-  kOffered,
-  kLeased,
-  kRevoking,
-  kReleased,
-  kDestroying,
-  kReleasing,
-  kUnconfirmed
-};
-
-struct Holding {
-  SessionId session;
-  Access access = Access::kReadWrite;
-  bool taken = false;  // the client has the descriptors
-};
-
-// One lease as it is now. References stay valid until the next command.
-struct Lease {
-  LeaseId id;
-  GroupId group;
-  std::uint64_t generation = 1;
-  State state = State::kQueued;
-  PoolKind kind = PoolKind::kDevice;
-  PoolIndex pool = kNoPool;  // kNoPool while queued
-  Bytes requested = 0;
-  Bytes size = 0;              // sum of chunks; while queued, the rounded size
-  Bytes unconfirmed_size = 0;  // kReleasing on: what the driver has not shown as free yet
-  Bytes alignment = 0;
-  std::vector<Bytes> chunks;             // sizes
-  PageSize page_size = PageSize::kAuto;  // as made, once Made() said so
-  SessionId owner;                       // none once the owner let go or ended
-  std::uint32_t uid = 0;
-  std::uint32_t gid = 0;
-  Realm realm;  // of both
-  std::uint32_t mode = 0600;
-  std::int32_t owner_pid = 0;
-  std::string tenant;
-  std::string name;
-  std::map<std::string, std::string> labels;
-  std::vector<Holding> holders;  // the owner too, while it has it open
-  bool quarantined = false;
-  // Its owner fills it: nobody else may open it before it is sealed, and it ends with its owner.
-  bool loading = false;
-  bool sealed = false;                           // opens for reading alone, for good
-  std::string content_tag;                       // what its sealer says of the contents
-  std::shared_ptr<const std::string> directory;  // of a sealed one, as its sealer gave it
-  // How long it outlives the last session that has a right to it. While its owner is gone it is an
-  // orphan: kLeased and without owner, its name its own.
-  Duration linger{};
-  Time ends = kNever;  // of an orphan that nobody has open
-  bool death_notice = false;
-  Time created{};
-  Time changed{};  // of the last change of state
-};
-
-inline bool IsOrphan(const Lease& lease) {
-  return lease.state == State::kLeased && !lease.owner && lease.linger > Duration::zero();
-}
-
-// A lease with all that is needed to have it again in another Ledger.
-struct RestoredLease {
-  Lease lease;
-  std::uint32_t place = 0;  // among the leases of its group
-  bool exposed = false;     // a living process may map it without holding it any more
-  std::string request_id;
-  // Its chunks are not open here, and are kept elsewhere until somebody decides: see SetAside().
-  bool aside = false;
-};
 
 struct Session {
   SessionId id;
@@ -329,6 +266,14 @@ struct Opened {
   bool already_open = false;  // this session had it open so: nothing changed
 };
 
+struct Resized {
+  // What it grows by, when that has to wait or to be made. None: it has its size, or shrinks.
+  GroupId group;
+  LeaseId growth;
+  State state = State::kLeased;  // of the growth: kQueued or kMaking
+  bool retry = false;            // the growth was known: nothing new was asked for
+};
+
 struct Released {
   State state = State::kReleased;
   std::uint32_t holders = 0;
@@ -345,13 +290,15 @@ enum class EventType : std::uint8_t {
   kExpired,
   kPoolState,
   kDeviceLost,
-  kSealed
+  kSealed,
+  kResized  // to sessions that have it open: it has other chunks, or is about to have fewer
 };
 
 struct Effect {
   enum class Kind : std::uint8_t {
     kMake,     // make the chunks of every lease of `group`, then Made() or MakeFailed()
-    kReady,    // chunks of `group` are made and its owner may wait for it: push them
+    kReady,    // chunks of `group` are made and its owner may wait for it: push them; of a
+               // growth, which is gone: those of `lease` from `chunk` on
     kFailed,   // a queued or making group is over: answer its waiters with `error`
     kDestroy,  // close the chunks of `lease`, then Destroyed()
     kObserve,  // the driver's view of `pool` matters soon: something is releasing, or the driver
@@ -362,10 +309,15 @@ struct Effect {
     // A session ended that held `lease`, which was made with death_notice: tell those who watch the
     // memory. It may come twice for one session, in two lives of the daemon.
     kDeathNotice
+    kMerge,    // the chunks of `other` belong to the end of `lease` from here on
+    kCut,      // the chunks of `lease` from `chunk` on belong to `other` from here on
+    kEvent     // tell `sessions` (and administrators who watch) `event`
   };
   Kind kind;
   GroupId group;
   LeaseId lease;
+  LeaseId other;
+  std::uint32_t chunk = 0;
   PoolIndex pool = kNoPool;
   SessionId session;
   std::optional<Error> error;  // of kFailed, and of kDeviceLost events
@@ -439,8 +391,11 @@ class Ledger {
   // The group that a lease of the session belongs to, for Await.
   // Errors: kNotFound/kNotOpenable.
   Result<Allocated> FindGroup(SessionId session, LeaseId lease) const;
+  // The lease of the session whose last growth this one was, now a part of it; or null.
+  const Lease* FindGrown(SessionId session, LeaseId growth) const;
 
-  // The executor made every chunk of the group. False when nobody wants it any more (its owner died
+  // The executor made every chunk of the group. A growth is a part of its parent from then on: its
+  // lease and group are gone. False when nobody wants it any more (its owner died
   // or cancelled meanwhile): then kDestroy effects came out for it.
   bool Made(GroupId group, PageSize page_size, Time now, Effects& effects);
   // It could not, and has closed what it had made. `error.reason` kDriverMemoryShort: the group
@@ -494,6 +449,27 @@ class Ledger {
   // The session owns an orphan of its user from here on, and has it open: for writing unless it is
   // sealed. Errors: those of Open, and kFailedPrecondition/kUnspecified when it has an owner.
   Result<Opened> Claim(SessionId session, LeaseId lease, Time now, Effects& effects);
+
+  // Gives an elastic lease another size; the caller is its owner and has it open. Its growth is
+  // allocated as a lease of its own (kMake, or queued) and merged by Made(); another size that is
+  // asked for meanwhile ends it. A size that it has changes nothing. It shrinks by whole chunks, at
+  // once or when no session has more of it mapped than is left: then those that have are told
+  // (kResized), nobody new gets what goes, and growing again undoes it.
+  // Errors:
+  //   kNotFound/kNotOpenable             not the caller's, or not open in the session
+  //   kInvalidArgument/kBadField         0, more than it has reserved, more chunks than the session
+  //                                      was given
+  //   kFailedPrecondition/kUnsupported   it is not elastic
+  //   kFailedPrecondition/kSealed        it is sealed
+  //   kFailedPrecondition                it is not made, or its rights have ended
+  //   and of growing, those of Allocate.
+  Result<Resized> Resize(const ResizeCommand& command, Time now, Effects& effects);
+  // The session, which has the lease open, has `have_chunks` of its chunks, from the first, and no
+  // others. Gives how many it may have: it is given those that it lacks.
+  // Errors: kNotFound/kNotOpenable       it is not open in the session
+  //         kInvalidArgument/kBadField   more chunks than the session was given
+  Result<std::uint32_t> Refresh(SessionId session, LeaseId lease, std::uint32_t have_chunks,
+                                Time now, Effects& effects);
 
   // The executor closed the lease's chunks.
   void Destroyed(LeaseId lease, Time now, Effects& effects);

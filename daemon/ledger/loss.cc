@@ -22,7 +22,10 @@ void Ledger::Impl::LosePool(PoolIndex index, std::string_view message, Time now,
   for (const auto& [id, record] : leases) {
     if (record.lease.pool == index) ending.push_back(id);
   }
-  for (const LeaseId id : ending) LoseLease(*FindLease(id), effects);
+  for (const LeaseId id : ending) {
+    // A growth may have gone with its lease.
+    if (LeaseRecord* record = FindLease(id)) LoseLease(*record, effects);
+  }
   Serve(now, effects);
 }
 

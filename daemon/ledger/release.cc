@@ -29,11 +29,15 @@ void Ledger::Impl::FreeName(LeaseRecord& record, Effects& effects) {
 
 void Ledger::Impl::DropOwner(LeaseRecord& record, Effects& effects) {
   FreeName(record, effects);
-  LeaveOwner(record);
+  LeaveOwner(record, effects);
 }
 
-void Ledger::Impl::LeaveOwner(LeaseRecord& record) {
+void Ledger::Impl::LeaveOwner(LeaseRecord& record, Effects& effects) {
   if (!record.lease.owner) return;
+  EndGrowth(record, "its lease has no owner any more", effects);
+  if (LeaseRecord* parent = FindLease(record.lease.parent);
+      parent != nullptr && parent->lease.growth == record.lease.id)
+    parent->lease.growth = {};
   Note(record.lease.id);
   SessionRecord& session = *FindSession(record.lease.owner);
   Group& group = *record.group;
@@ -58,6 +62,7 @@ void Ledger::Impl::LetGo(LeaseRecord& record, EventType type, Time now, Effects&
 }
 
 void Ledger::Impl::Settle(LeaseRecord& record, Time now, Effects& effects) {
+  SettleShrink(record, now, effects);
   if (IsOrphan(record.lease)) return SetEnd(record, now);
   if (record.lease.holders.empty() && !record.lease.owner &&
       record.lease.state >= State::kOffered && record.lease.state < State::kDestroying) {
@@ -81,10 +86,11 @@ void Ledger::Impl::Revoke(LeaseRecord& record, bool force, Time now, Effects& ef
   if (!told.empty()) Emit(EventType::kRevoked, record, std::move(told), effects);
   StopLasting(record);
   FreeName(record, effects);
+  EndGrowth(record, "its lease was revoked", effects);
   if (force) {
     for (const SessionId holder : HolderSessions(record)) {
+      Expose(record, holder);
       RemoveHolding(record, holder);
-      record.exposed = true;
       NoticeDeath(record, effects);
     }
   }
@@ -135,6 +141,7 @@ Result<Released> Ledger::Impl::Release(SessionId session, const UserSpec& caller
   } else {
     Revoke(*record, force, now, effects);
   }
+  Serve(now, effects);  // it may have waited to grow
   return Released{record->lease.state, static_cast<std::uint32_t>(record->lease.holders.size())};
 }
 

@@ -32,6 +32,7 @@ std::optional<RestoredLease> Ledger::Impl::Keepable(LeaseId id) const {
   if (found == leases.end()) return std::nullopt;
   const LeaseRecord& record = found->second;
   const Lease& lease = record.lease;
+  if (IsGrowth(lease)) return std::nullopt;
   const bool is_held = lease.state >= State::kOffered && lease.state < State::kDestroying;
   const bool watched =
       lease.state >= State::kDestroying && (record.aside || lease.kind == PoolKind::kHost);
@@ -40,6 +41,7 @@ std::optional<RestoredLease> Ledger::Impl::Keepable(LeaseId id) const {
   kept.lease = lease;
   kept.place = record.place;
   kept.exposed = record.exposed;
+  kept.exposed_chunks = record.exposed_chunks;
   kept.aside = record.aside;
   if (lease.owner) kept.request_id = record.group->request_id;
   return kept;
@@ -71,6 +73,9 @@ Status Ledger::Impl::CheckRestored(const RestoredLease& restored) const {
     return Senseless("its chunks do not fit its pool");
   if (!restored.aside && lease.chunks.size() > options.limits.chunks - ChunkCount())
     return NoChunksLeft(lease.chunks.size(), ChunkCount(), options.limits.chunks);
+  if (lease.reserved != 0 &&
+      (lease.kind != PoolKind::kDevice || lease.reserved < size || lease.target > size))
+    return Senseless("its size does not fit what it has reserved");
   if (lease.linger < Duration::zero()) return Senseless("it lingers for less than nothing");
   std::set<SessionId> holders;
   for (const Holding& holding : lease.holders) {
@@ -123,6 +128,7 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   record.place = restored.place;
   record.aside = restored.aside;
   record.exposed = restored.exposed;
+  record.exposed_chunks = restored.exposed_chunks;
   record.lease = std::move(restored.lease);
   Lease& lease = record.lease;
   const auto after =
@@ -146,6 +152,11 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   const Duration linger = std::exchange(lease.linger, {});
   const bool had_owner = static_cast<bool>(lease.owner);
   lease.owner = {};
+  lease.growth = {};
+  lease.grown = {};
+  lease.parent = {};
+  // Without a chunk that goes there is nothing to wait for.
+  if (OpenChunks(lease) == lease.chunks.size()) lease.target = 0;
   if (closed) {
     record.charge.CloseChunks();
     if (!holders.empty()) NoticeDeath(record, effects);
@@ -168,7 +179,11 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
       continue;
     }
     AddHolding(record, *holder, holding.access);
-    lease.holders.back().taken = holding.taken;
+    Holding& added = lease.holders.back();
+    added.taken = holding.taken;
+    // What an older daemon kept does not say how many: all.
+    const auto all = static_cast<std::uint32_t>(lease.chunks.size());
+    added.chunks = holding.chunks == 0 ? all : std::min(holding.chunks, all);
   }
   // What lasts outlives its owner, who may have ended meanwhile; what he was loading does not.
   const bool lasts = linger > Duration::zero() &&

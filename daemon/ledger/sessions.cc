@@ -86,8 +86,9 @@ void Ledger::Impl::EndSession(SessionId id, bool process_lives, Time now, Effect
         CancelMaking(*mine->group, SessionEnded(id), effects);
         break;
       default:
-        if (RemoveHolding(*mine, id)) {
-          if (process_lives) mine->exposed = true;
+        if (FindHolding(*mine, id) != nullptr) {
+          if (process_lives) Expose(*mine, id);
+          RemoveHolding(*mine, id);
           NoticeDeath(*mine, effects);
         }
         if (mine->lease.state == State::kLeased && mine->lease.linger > Duration::zero() &&
@@ -101,8 +102,8 @@ void Ledger::Impl::EndSession(SessionId id, bool process_lives, Time now, Effect
   const std::vector<LeaseId> opened(record->opened.begin(), record->opened.end());
   for (const LeaseId lease : opened) {
     LeaseRecord& other = *FindLease(lease);
+    if (process_lives) Expose(other, id);
     RemoveHolding(other, id);
-    if (process_lives) other.exposed = true;
     NoticeDeath(other, effects);
     Settle(other, now, effects);
   }

@@ -44,6 +44,7 @@ void Ledger::Impl::FailHopeless(Effects& effects) {
     request.pieces = group.wait->pieces;
     request.pools = group.wait->pools;
     request.bytes = group.wait->bytes;
+    request.parent = FindLease(group.leases.front()->lease.parent);
     if (Status ever = CheckEver(request, *group.tenant); !ever.ok())
       FailQueued(group, std::move(ever).error(), effects);
   }

@@ -17,9 +17,10 @@
 
 namespace gpulease::memory {
 
-// The chunks of one lease, in the order of their offsets. Immutable once made.
+// The chunks of one lease, in the order of their offsets. Immutable once made: a lease that gets
+// other chunks gets another one, which shares those that stay.
 struct LeaseMemory {
-  std::vector<UniqueFd> device;
+  std::vector<std::shared_ptr<const UniqueFd>> device;
   std::vector<HostChunk> host;
   bool InUse() const {
     for (const HostChunk& chunk : host) {
@@ -49,6 +50,33 @@ class MemoryStore {
     std::shared_ptr<const LeaseMemory> memory = std::move(found->second);
     leases_.erase(found);
     return memory;
+  }
+  // The device chunks of `end` belong to the end of `lease` from here on.
+  void Merge(ledger::LeaseId lease, ledger::LeaseId end) {
+    MutexLock lock(mutex_);
+    const auto from = leases_.find(end);
+    const auto to = leases_.find(lease);
+    if (from == leases_.end() || to == leases_.end()) return;
+    auto merged = std::make_shared<LeaseMemory>();
+    merged->device = to->second->device;
+    merged->device.insert(merged->device.end(), from->second->device.begin(),
+                          from->second->device.end());
+    to->second = std::move(merged);
+    leases_.erase(from);
+  }
+  // Those of `lease` from `chunk` on belong to `end`.
+  void Cut(ledger::LeaseId lease, std::size_t chunk, ledger::LeaseId end) {
+    MutexLock lock(mutex_);
+    const auto found = leases_.find(lease);
+    if (found == leases_.end() || found->second->device.size() < chunk) return;
+    const auto& device = found->second->device;
+    const auto middle = device.begin() + static_cast<std::ptrdiff_t>(chunk);
+    auto left = std::make_shared<LeaseMemory>();
+    left->device.assign(device.begin(), middle);
+    auto cut = std::make_shared<LeaseMemory>();
+    cut->device.assign(middle, device.end());
+    found->second = std::move(left);
+    leases_[end] = std::move(cut);
   }
 
  private:

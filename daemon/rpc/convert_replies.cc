@@ -57,6 +57,16 @@ const char* ComputeModeName(int mode) {
   }
 }
 
+void ToProto(const broker::HolderView& holder, v1::Holder* to) {
+  to->set_session_id(holder.holding.session.value);
+  to->set_pid(holder.pid);
+  to->set_uid(holder.uid);
+  to->set_realm(holder.realm);
+  to->set_program(holder.program);
+  to->set_access(ToProto(holder.holding.access));
+  to->set_owner(holder.owner);
+}
+
 }  // namespace
 
 grpc::Status ToGrpc(const Error& error) {
@@ -121,16 +131,7 @@ void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out) {
   out->set_tenant(lease.tenant);
   for (const auto& [key, value] : lease.labels) (*out->mutable_labels())[key] = value;
   for (const Bytes bytes : lease.chunks) out->add_chunks()->set_size_bytes(bytes);
-  for (const broker::HolderView& holder : view.holders) {
-    v1::Holder* const to = out->add_holders();
-    to->set_session_id(holder.holding.session.value);
-    to->set_pid(holder.pid);
-    to->set_uid(holder.uid);
-    to->set_realm(holder.realm);
-    to->set_program(holder.program);
-    to->set_access(ToProto(holder.holding.access));
-    to->set_owner(holder.owner);
-  }
+  for (const broker::HolderView& holder : view.holders) ToProto(holder, out->add_holders());
   out->set_loading(lease.loading && !lease.sealed);
   out->set_sealed(lease.sealed);
   out->set_death_notice(lease.death_notice);
@@ -142,6 +143,8 @@ void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out) {
   out->set_orphan(ledger::IsOrphan(lease));
   if (lease.ends != kNever)
     out->set_ends_in_ms(std::max<std::int64_t>(Milliseconds(lease.ends - BootClock::now()), 0));
+  out->set_reserved_bytes(lease.reserved);
+  out->set_target_bytes(view.target);
   out->set_age_ms(Milliseconds(BootClock::now() - lease.created));
   out->set_queue_position(view.queue_position);
   for (const Blocker& blocker : view.blockers) ToProto(blocker, out->add_blockers());
@@ -155,6 +158,14 @@ void ToProto(const broker::Grant& grant, UserNames& users, v1::AllocateResponse*
     if (grant.queued) lease->set_state(v1::LEASE_STATE_QUEUED);
   }
   out->set_queue_position(grant.queue_position);
+}
+
+void ToProto(const broker::ResizeView& view, UserNames& users, v1::ResizeResponse* out) {
+  ToProto(view.lease, users, out->mutable_lease());
+  out->set_growth_id(view.growth.value);
+  out->set_queue_position(view.queue_position);
+  for (const broker::HolderView& holder : view.waits_for) ToProto(holder, out->add_waits_for());
+  out->set_open_chunks(view.open_chunks);
 }
 
 void ToProto(const broker::BudgetView& view, v1::GetBudgetResponse* out) {
@@ -297,6 +308,9 @@ void ToProto(const broker::Event& event, v1::Event* out) {
       break;
     case Type::kReady:
       out->set_type(v1::Event::TYPE_READY);
+      break;
+    case Type::kResized:
+      out->set_type(v1::Event::TYPE_RESIZED);
       break;
     case Type::kSealed:
       out->set_type(v1::Event::TYPE_SEALED);

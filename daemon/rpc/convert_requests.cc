@@ -132,6 +132,10 @@ Result<ledger::AllocationSpec> ToSpec(const v1::AllocationSpec& asked, const std
     }
   } else if (in.kind() == v1::MEMORY_KIND_HOST) {
     out.kind = ledger::PoolKind::kHost;
+    if (in.reserve_bytes() != 0) {
+      return MakeError(Code::kInvalidArgument, Reason::kUnsupported,
+                       field + "reserve_bytes: is for GPU memory; host memory keeps its size");
+    }
     Result<std::vector<ledger::PoolIndex>> pools = HostPools(in, field, broker);
     if (!pools.ok()) return std::move(pools).error();
     out.pools = std::move(*pools);
@@ -141,6 +145,12 @@ Result<ledger::AllocationSpec> ToSpec(const v1::AllocationSpec& asked, const std
   }
   if (in.size_bytes() == 0) return Bad(field + "size_bytes", "must be at least 1");
   out.size = in.size_bytes();
+  if (in.reserve_bytes() != 0 &&
+      (in.reserve_bytes() < in.size_bytes() || in.reserve_bytes() > ledger::kLargestReserve)) {
+    return Bad(field + "reserve_bytes",
+               "must be 0, or size_bytes to " + FormatBytes(ledger::kLargestReserve));
+  }
+  out.reserve = in.reserve_bytes();
   const Bytes alignment = in.alignment_bytes();
   if ((alignment & (alignment - 1)) != 0 || alignment > kLargestAlignment) {
     return Bad(field + "alignment_bytes", "must be 0 or a power of two up to 1 GiB");
@@ -220,6 +230,17 @@ Result<ledger::AllocateCommand> ToCommand(const v1::AllocateRequest& request,
     if (!spec.ok()) return std::move(spec).error();
     command.specs.push_back(std::move(*spec));
   }
+  return command;
+}
+
+Result<ledger::ResizeCommand> ToCommand(const v1::ResizeRequest& request) {
+  if (request.wait_ms() > kLongestWaitMs) return Bad("wait_ms", "at most 24 hours");
+  ledger::ResizeCommand command;
+  command.session = ledger::SessionId{request.session_id()};
+  command.lease = ledger::LeaseId{request.lease_id()};
+  command.size = request.size_bytes();
+  command.have_chunks = request.have_chunks();
+  command.wait = std::chrono::milliseconds(request.wait_ms());
   return command;
 }
 

@@ -84,6 +84,8 @@ void LeaseService::Listen(grpc::ServerCompletionQueue& queue) {
   ListenUnary(services_, async_, queue, &Async::RequestClaim, with_peer(&LeaseService::Claim));
   ListenUnary(services_, async_, queue, &Async::RequestGetDirectory,
               with_peer(&LeaseService::GetDirectory));
+  ListenUnary(services_, async_, queue, &Async::RequestResize, with_peer(&LeaseService::Resize));
+  ListenUnary(services_, async_, queue, &Async::RequestRefresh, with_peer(&LeaseService::Refresh));
   AwaitCall<AwaitMethod>::Listen(services_, async_, queue);
   AwaitCall<AwaitSealedMethod>::Listen(services_, async_, queue);
   WatchCall::Listen(services_, async_, queue);
@@ -173,6 +175,27 @@ Status LeaseService::Claim(const peers::Peer& peer, const v1::ClaimRequest& requ
       services_.broker.Claim(peer, SessionId{request.session_id()}, request.push_tag(), *lease);
   if (!view.ok()) return std::move(view).error();
   ToProto(*view, services_.users, response.mutable_lease());
+  return {};
+}
+
+Status LeaseService::Resize(const peers::Peer& peer, const v1::ResizeRequest& request,
+                            v1::ResizeResponse& response) {
+  const Result<ledger::ResizeCommand> command = ToCommand(request);
+  if (!command.ok()) return command.error();
+  Result<broker::ResizeView> view = services_.broker.Resize(peer, request.push_tag(), *command);
+  if (!view.ok()) return std::move(view).error();
+  ToProto(*view, services_.users, &response);
+  return {};
+}
+
+Status LeaseService::Refresh(const peers::Peer& peer, const v1::RefreshRequest& request,
+                             v1::RefreshResponse& response) {
+  Result<broker::ResizeView> view =
+      services_.broker.Refresh(peer, SessionId{request.session_id()}, request.push_tag(),
+                               LeaseId{request.lease_id()}, request.have_chunks());
+  if (!view.ok()) return std::move(view).error();
+  ToProto(view->lease, services_.users, response.mutable_lease());
+  response.set_open_chunks(view->open_chunks);
   return {};
 }
 

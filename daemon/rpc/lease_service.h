@@ -30,6 +30,10 @@ class LeaseService {
   Status Seal(const peers::Peer& peer, const v1::SealRequest& request, v1::SealResponse& response);
   Status Claim(const peers::Peer& peer, const v1::ClaimRequest& request,
                v1::ClaimResponse& response);
+  Status Resize(const peers::Peer& peer, const v1::ResizeRequest& request,
+                v1::ResizeResponse& response);
+  Status Refresh(const peers::Peer& peer, const v1::RefreshRequest& request,
+                 v1::RefreshResponse& response);
   Status GetDirectory(const peers::Peer& peer, const v1::GetDirectoryRequest& request,
                       v1::GetDirectoryResponse& response);
   Status ListLeases(const peers::Peer& peer, const v1::ListLeasesRequest& request,

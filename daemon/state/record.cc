@@ -90,6 +90,7 @@ Result<Record> ReadLease(std::string_view body) {
   restored.request_id = message->request_id();
   restored.place = message->place();
   restored.exposed = message->exposed();
+  restored.exposed_chunks = message->exposed_chunks();
   ledger::Lease& lease = restored.lease;
   lease.id = ledger::LeaseId{message->lease_id()};
   lease.group = ledger::GroupId{message->group_id()};
@@ -113,7 +114,7 @@ Result<Record> ReadLease(std::string_view body) {
     lease.holders.push_back(
         {ledger::SessionId{holding.session_id()},
          holding.read_only() ? ledger::Access::kReadOnly : ledger::Access::kReadWrite,
-         holding.taken()});
+         holding.taken(), holding.chunks()});
   }
   lease.quarantined = message->quarantined();
   lease.loading = message->loading();
@@ -121,6 +122,8 @@ Result<Record> ReadLease(std::string_view body) {
   lease.content_tag = message->content_tag();
   lease.linger = Duration(message->linger());
   lease.ends = message->ends() == 0 ? kNever : FromNanoseconds(message->ends());
+  lease.reserved = message->reserved_bytes();
+  lease.target = message->target_bytes();
   kept.has_directory = message->has_directory();
   lease.death_notice = message->death_notice();
   lease.created = FromNanoseconds(message->created());
@@ -173,11 +176,15 @@ std::string Encode(const KeptLease& kept) {
     one.set_session_id(holding.session.value);
     one.set_read_only(holding.access == ledger::Access::kReadOnly);
     one.set_taken(holding.taken);
+    one.set_chunks(holding.chunks);
   }
   message.set_quarantined(lease.quarantined);
   message.set_death_notice(lease.death_notice);
   message.set_exposed(kept.lease.exposed);
+  message.set_exposed_chunks(kept.lease.exposed_chunks);
   message.set_request_id(kept.lease.request_id);
+  message.set_reserved_bytes(lease.reserved);
+  message.set_target_bytes(lease.target);
   message.set_loading(lease.loading);
   message.set_sealed(lease.sealed);
   message.set_content_tag(lease.content_tag);

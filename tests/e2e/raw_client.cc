@@ -225,6 +225,27 @@ Reply<v1::OpenResponse> RawClient::Open(std::uint64_t lease_id, v1::Access acces
   return Call(&v1::LeaseService::StubInterface::Open, request);
 }
 
+Reply<v1::ResizeResponse> RawClient::Resize(std::uint64_t lease_id, Bytes size,
+                                            std::uint32_t have_chunks, std::uint64_t wait_ms) {
+  v1::ResizeRequest request;
+  request.set_session_id(session_id_);
+  request.set_push_tag(++tag_);
+  request.set_lease_id(lease_id);
+  request.set_size_bytes(size);
+  request.set_have_chunks(have_chunks);
+  request.set_wait_ms(wait_ms);
+  return Call(&v1::LeaseService::StubInterface::Resize, request);
+}
+
+Reply<v1::RefreshResponse> RawClient::Refresh(std::uint64_t lease_id, std::uint32_t have_chunks) {
+  v1::RefreshRequest request;
+  request.set_session_id(session_id_);
+  request.set_push_tag(++tag_);
+  request.set_lease_id(lease_id);
+  request.set_have_chunks(have_chunks);
+  return Call(&v1::LeaseService::StubInterface::Refresh, request);
+}
+
 Reply<v1::CloseResponse> RawClient::Close(std::uint64_t lease_id) {
   v1::CloseRequest request;
   request.set_session_id(session_id_);

@@ -81,6 +81,35 @@ TEST_F(FailingDriverTest, AnyStepOfAnyChunkMayFailAndNothingStays) {
   }
 }
 
+TEST_F(FailingDriverTest, AnyStepOfAGrowthMayFailAndTheLeaseIsAsItWas) {
+  v1::AllocationSpec spec = On(node_.uuid_text(0), kChunk);
+  spec.set_reserve_bytes(64 * kChunk);
+  auto held = client_.MustAllocate(spec);
+  const std::uint64_t lease = held.first.lease_id();
+  const std::size_t descriptors = daemon_.settled_descriptors();
+  for (const char* const step : {"cuMemCreate", "cuMemExportToShareableHandle"}) {
+    for (const std::int64_t nth : {1, 2, 4}) {
+      Inject({.function = step, .nth = nth, .code = cuda::CUDA_ERROR_UNKNOWN});
+      const auto reply = client_.Resize(lease, 5 * kChunk, 1);
+      EXPECT_TRUE(Refused(reply, grpc::StatusCode::INTERNAL, v1::REASON_DRIVER))
+          << step << ", call " << nth;
+      EXPECT_THAT(reply.status.error_message(), HasSubstr(step));
+      node_.ClearFaults();
+      EXPECT_TRUE(Eventually([&] { return node_.Used(0) == kChunk; }));
+      EXPECT_TRUE(Eventually([&] { return daemon_.open_descriptors() <= descriptors; }));
+      EXPECT_TRUE(AddsUp(client_.Node()));
+      EXPECT_EQ(client_.GetLease(lease).message.lease().size_bytes(), kChunk);
+      ASSERT_TRUE(Worked(client_.Resize(lease, 5 * kChunk, 1)));
+      EXPECT_EQ(client_.Chunks(client_.last_tag(), lease).value().size(), 4u);
+      ASSERT_TRUE(Worked(client_.Resize(lease, kChunk, 1)));
+      EXPECT_TRUE(Eventually([&] { return node_.Used(0) == kChunk; }));
+    }
+  }
+  held.second.clear();
+  ASSERT_TRUE(Worked(client_.Release(lease)));
+  ExpectNoTrace();
+}
+
 TEST_F(FailingDriverTest, OneOfManyLeasesThatFailsTakesTheOthersBack) {
   Inject({.function = "cuMemCreate", .nth = 6, .code = cuda::CUDA_ERROR_UNKNOWN});
   const auto reply = client_.Allocate(
@@ -131,6 +160,22 @@ TEST_F(PatientDriverTest, APassingShortageOfTheDriverIsRiddenOut) {
   const auto chunks = client_.Chunks(client_.last_tag(), id);
   ASSERT_TRUE(chunks.ok()) << chunks.error().message;
   EXPECT_EQ(chunks->size(), 4u);
+}
+
+TEST_F(PatientDriverTest, AGrowthRidesAPassingShortageOutAsWell) {
+  v1::AllocationSpec spec = On(node_.uuid_text(0), kChunk);
+  spec.set_reserve_bytes(64 * kChunk);
+  const auto held = client_.MustAllocate(spec);
+  const std::uint64_t lease = held.first.lease_id();
+  Inject({.function = "cuMemCreate", .nth = 2, .times = 2, .code = cuda::CUDA_ERROR_OUT_OF_MEMORY});
+  const auto reply = client_.Resize(lease, 4 * kChunk, 1);
+  ASSERT_TRUE(Worked(reply));
+  ASSERT_NE(reply.message.growth_id(), 0u);
+  const auto grown = client_.Await(reply.message.growth_id());
+  ASSERT_TRUE(Worked(grown));
+  EXPECT_EQ(grown.message.leases(0).lease_id(), lease);
+  EXPECT_EQ(grown.message.leases(0).chunks_size(), 4);
+  EXPECT_EQ(client_.Chunks(client_.last_tag(), lease).value().size(), 3u);
 }
 
 TEST_F(ShortDriverTest, ALastingShortageOfTheDriverFailsWithBothNumbers) {

@@ -202,7 +202,7 @@ class Play {
   void Step() {
     const std::size_t caller = input_.Below(kClients);
     const peers::Peer peer = PeerOf(caller);
-    switch (input_.Below(16)) {
+    switch (input_.Below(18)) {
       case 0:
         Hello(caller);
         break;
@@ -314,6 +314,26 @@ class Play {
       case 15:
         AwaitSealed(peer);
         break;
+      case 16: {
+        v1::ResizeRequest request;
+        v1::ResizeResponse response;
+        if (!Parse(request)) break;
+        request.set_session_id(Session(request.session_id(), caller));
+        request.set_lease_id(Lease(request.lease_id()));
+        Check(world_.leases->Resize(peer, request, response));
+        CheckSendable(response);
+        break;
+      }
+      case 17: {
+        v1::RefreshRequest request;
+        v1::RefreshResponse response;
+        if (!Parse(request)) break;
+        request.set_session_id(Session(request.session_id(), caller));
+        request.set_lease_id(Lease(request.lease_id()));
+        Check(world_.leases->Refresh(peer, request, response));
+        CheckSendable(response);
+        break;
+      }
       case 9:
         Await(peer, caller);
         break;

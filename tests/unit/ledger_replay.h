@@ -78,6 +78,8 @@ class Replay {
         Release();
         break;
       case 13:
+        ResizeOrRefresh();
+        break;
       case 14:
       case 15:
         Execute();
@@ -147,6 +149,11 @@ class Replay {
   std::uint64_t queued() const { return queued_; }
   std::uint64_t expired() const { return expired_; }
   std::uint64_t shorts() const { return shorts_; }
+  std::uint64_t resized() const { return resized_; }
+  std::uint64_t growths_queued() const { return growths_queued_; }
+  std::uint64_t merges() const { return merges_; }
+  std::uint64_t cuts() const { return cuts_; }
+  std::uint64_t pending() const { return pending_; }
 
  private:
   struct Work {
@@ -217,6 +224,8 @@ class Replay {
       spec.loading = Below(6) == 0;
       if (Below(6) == 0)
         spec.linger = Below(3) == 0 ? kForever : std::chrono::milliseconds(Below(3000));
+      if (spec.kind == PoolKind::kDevice && spec.size < kGiB && Below(2) == 0)
+        spec.reserve = spec.size + Below(2 * kGiB);
       spec.mode = static_cast<std::uint32_t>(Below(512)) & 0666;
       spec.gid = static_cast<std::uint32_t>(Below(2));
       command.specs.push_back(spec);
@@ -266,6 +275,37 @@ class Replay {
     } else {
       (void)ledger_.Claim(AnySession(), lease, now_, effects_);
     }
+  }
+  void ResizeOrRefresh() {
+    // Leases that are elastic and made are few among all.
+    LeaseId lease;
+    for (int i = 0; i < 32 && !lease; ++i) {
+      const LeaseId any = AnyLease();
+      if (any && ledger_.FindLease(any)->reserved != 0 && !ledger_.FindLease(any)->holders.empty())
+        lease = any;
+    }
+    if (!lease) return;
+    const Lease before = *ledger_.FindLease(lease);
+    const Holding& holding = before.holders[Below(before.holders.size())];
+    const auto have = static_cast<std::uint32_t>(
+        Below(3) == 0 ? Below(holding.chunks + 2) : std::min(holding.chunks, OpenChunks(before)));
+    if (Below(3) == 0) {
+      (void)ledger_.Refresh(holding.session, lease, have, now_, effects_);
+      return;
+    }
+    ResizeCommand command{.session = before.owner ? before.owner : holding.session, .lease = lease};
+    command.size = Below(20) == 0 ? Below(2) * ~Bytes{0} : 1 + Below(before.reserved);
+    if (Below(4) == 0) command.size = before.size;
+    for (const Holding& mine : before.holders) {
+      if (mine.session == before.owner)
+        command.have_chunks = static_cast<std::uint32_t>(Below(mine.chunks + 1));
+    }
+    if (Below(2) == 0) command.wait = std::chrono::milliseconds(Below(5000));
+    const Result<Resized> answer = ledger_.Resize(command, now_, effects_);
+    resized_ += answer.ok() ? 1 : 0;
+    if (answer.ok() && answer->state == State::kQueued) ++growths_queued_;
+    if (ledger_.FindLease(lease)->size < before.size) ++cuts_;
+    if (ledger_.FindLease(lease)->target != 0) ++pending_;
   }
   void SetTerms() {
     using std::chrono::milliseconds;
@@ -353,7 +393,11 @@ class Replay {
           GPULEASE_CHECK(effect.error.has_value(), "a failure says why");
           expired_ += effect.error->reason == Reason::kWaitOver ? 1 : 0;
           break;
+        case Effect::Kind::kMerge:
+          ++merges_;
+          break;
         case Effect::Kind::kReady:
+        case Effect::Kind::kCut:
         case Effect::Kind::kLoaded:
         case Effect::Kind::kObserve:
         case Effect::Kind::kEvent:
@@ -374,6 +418,7 @@ class Replay {
   std::vector<Bytes> outside_;
   std::uint64_t processes_ = 0;
   std::uint64_t grants_ = 0, queued_ = 0, expired_ = 0, shorts_ = 0;
+  std::uint64_t resized_ = 0, growths_queued_ = 0, merges_ = 0, cuts_ = 0, pending_ = 0;
 };
 
 }  // namespace gpulease::ledger

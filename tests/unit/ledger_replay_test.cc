@@ -32,6 +32,11 @@ void PlayDay(std::uint64_t seed, int steps, int every) {
   EXPECT_GT(replay.queued(), 50u) << "GPULEASE_SEED=" << seed;
   EXPECT_GT(replay.expired(), 10u) << "GPULEASE_SEED=" << seed;
   EXPECT_GT(replay.shorts(), 10u) << "GPULEASE_SEED=" << seed;
+  EXPECT_GT(replay.resized(), 20u) << "GPULEASE_SEED=" << seed;
+  EXPECT_GT(replay.growths_queued(), 3u) << "GPULEASE_SEED=" << seed;
+  EXPECT_GT(replay.merges(), 5u) << "GPULEASE_SEED=" << seed;
+  EXPECT_GT(replay.cuts(), 5u) << "GPULEASE_SEED=" << seed;
+  EXPECT_GT(replay.pending(), 2u) << "GPULEASE_SEED=" << seed;
   replay.Finish();
   ASSERT_EQ(replay.Check(), "") << "GPULEASE_SEED=" << seed;
   ASSERT_FALSE(testing::Test::HasFailure()) << "GPULEASE_SEED=" << seed;

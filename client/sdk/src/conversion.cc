@@ -26,6 +26,7 @@ wire::AllocationSpec SpecOf(const AllocateOptions& options) {
       options.linger.count() > 0 ? static_cast<std::uint64_t>(options.linger.count()) : 0;
   spec.persistent = options.persistent;
   spec.death_notice = options.death_notice;
+  spec.reserve_bytes = options.reserve_bytes;
   return spec;
 }
 
@@ -69,6 +70,8 @@ LeaseStatus StatusOf(const wire::Lease& lease) {
   status.persistent = lease.persistent;
   status.linger = std::chrono::milliseconds(lease.linger_ms);
   status.orphan = lease.orphan;
+  status.reserved_bytes = lease.reserved_bytes;
+  status.target_bytes = lease.target_bytes;
   for (const wire::Blocker& blocker : lease.blockers) {
     status.blockers.push_back(BlockingOf(blocker));
   }
@@ -122,7 +125,7 @@ NodeStatus StatusOf(const wire::GetNodeResponse& node) {
 Event EventOf(wire::Event event) {
   Event converted;
   const int type = static_cast<int>(event.type);
-  converted.type = type >= 0 && type <= static_cast<int>(EventType::kSealed)
+  converted.type = type >= 0 && type <= static_cast<int>(EventType::kResized)
                        ? static_cast<EventType>(type)
                        : EventType::kUnknown;
   converted.sequence = event.sequence;

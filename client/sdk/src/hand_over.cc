@@ -28,6 +28,18 @@ Result<std::vector<HandedLease>> HandOver::Collect(std::span<const wire::Lease> 
   return handed;
 }
 
+Result<std::vector<LocalFd>> HandOver::CollectSome(std::uint64_t lease_id, std::size_t count) {
+  const std::uint64_t leases[] = {lease_id};
+  auto handed = link_.handles->Collect(tag_, leases, session_->CallDeadline());
+  if (!handed.ok()) return std::move(handed).error();
+  if (handed->front().descriptors.size() != count) {
+    return MakeError(
+        Code::kInternal, Reason::kHandOver,
+        "lease " + std::to_string(lease_id) + ": the daemon handed over other chunks than it says");
+  }
+  return std::move(handed->front().descriptors);
+}
+
 void HandOver::GiveBack() {
   if (session_->inherited() || !link_.handles) return;
   for (std::uint64_t lease_id : link_.handles->Forget(tag_)) {

@@ -45,6 +45,8 @@ class HandOver {
   void Promise(std::span<const wire::Lease> leases);
   // Their descriptors, checked against what the leases say. The hand-over has ended then.
   Result<std::vector<HandedLease>> Collect(std::span<const wire::Lease> leases);
+  // Of one lease that the session holds, the `count` chunks that were pushed.
+  Result<std::vector<LocalFd>> CollectSome(std::uint64_t lease_id, std::size_t count);
   void GiveBack();
 
  private:

@@ -51,9 +51,7 @@ std::span<std::byte> Mapping::bytes() const {
   return {range_->host->address(), size_bytes()};
 }
 
-std::uint64_t Mapping::size_bytes() const {
-  return range_ ? range_->record->lease().size_bytes : 0;
-}
+std::uint64_t Mapping::size_bytes() const { return range_ ? range_->record->size_bytes() : 0; }
 
 Access Mapping::access() const { return range_ ? range_->access : Access::kReadOnly; }
 int Mapping::device_ordinal() const { return range_ ? range_->ordinal : -1; }
@@ -68,8 +66,9 @@ Lease::~Lease() = default;
 std::uint64_t Lease::id() const { return Use(record_).lease().lease_id; }
 std::uint64_t Lease::generation() const { return Use(record_).lease().generation; }
 const std::string& Lease::name() const { return Use(record_).lease().name; }
-std::uint64_t Lease::size_bytes() const { return Use(record_).lease().size_bytes; }
-std::uint64_t Lease::requested_bytes() const { return Use(record_).lease().requested_bytes; }
+std::uint64_t Lease::size_bytes() const { return Use(record_).size_bytes(); }
+std::uint64_t Lease::requested_bytes() const { return Use(record_).requested_bytes(); }
+std::uint64_t Lease::reserved_bytes() const { return Use(record_).lease().reserved_bytes; }
 std::uint64_t Lease::alignment_bytes() const { return Use(record_).lease().alignment_bytes; }
 
 MemoryKind Lease::kind() const {
@@ -89,11 +88,7 @@ const std::string& Lease::owner() const { return Use(record_).lease().owner; }
 bool Lease::owned() const { return Use(record_).owned(); }
 Access Lease::access() const { return Use(record_).access(); }
 
-std::vector<std::uint64_t> Lease::chunk_sizes() const {
-  std::vector<std::uint64_t> sizes;
-  for (const wire::Chunk& chunk : Use(record_).lease().chunks) sizes.push_back(chunk.size_bytes);
-  return sizes;
-}
+std::vector<std::uint64_t> Lease::chunk_sizes() const { return Use(record_).chunk_sizes(); }
 
 bool Lease::sealed() const { return Use(record_).lease().sealed; }
 const std::string& Lease::content_tag() const { return Use(record_).lease().content_tag; }
@@ -109,6 +104,16 @@ Mapping Lease::Map(const MapOptions& options) const {
 }
 
 std::vector<int> Lease::DuplicateDescriptors() const { return OrThrow(Use(record_).Duplicate()); }
+
+std::vector<LeaseHolder> Lease::Resize(std::uint64_t size_bytes, std::chrono::milliseconds wait) {
+  std::vector<LeaseHolder> holders;
+  for (wire::Holder& holder : OrThrow(Use(record_).Resize(size_bytes, wait))) {
+    holders.push_back({.pid = holder.pid, .uid = holder.uid, .program = std::move(holder.program)});
+  }
+  return holders;
+}
+
+bool Lease::Refresh() { return OrThrow(Use(record_).Refresh()); }
 
 std::uint64_t Lease::Publish() { return OrThrow(Order(record_).Publish()); }
 

@@ -60,9 +60,14 @@ MappedRange::~MappedRange() {
     if (host) host->Disown();
     return;
   }
+  LeaseHold& hold = record->hold();
+  if (hold.elastic) {
+    std::lock_guard lock(hold.mutex);
+    std::erase(hold.live, this);
+  }
   device.reset();
   host.reset();
-  --record->hold().ranges;
+  --hold.ranges;
 }
 
 std::shared_ptr<LeaseRecord> LeaseRecord::Make(std::shared_ptr<Session> session,
@@ -82,6 +87,17 @@ std::shared_ptr<LeaseRecord> LeaseRecord::Make(std::shared_ptr<Session> session,
     slot->epoch = epoch;
   }
   ++slot->records;
+  if (lease.reserved_bytes != 0) {
+    std::lock_guard memory(slot->mutex);
+    // What another record of it has already is the same memory.
+    if (!slot->elastic.exchange(true)) {
+      slot->size = lease.size_bytes;
+      slot->requested = lease.requested_bytes;
+      slot->descriptors = std::move(handed.descriptors);
+      for (const wire::Chunk& chunk : lease.chunks) slot->chunks.push_back(chunk.size_bytes);
+    }
+    handed.descriptors.clear();
+  }
   if (owned) slot->owned = true;
   std::shared_ptr<LeaseRecord> record(new LeaseRecord);
   record->session_ = std::move(session);
@@ -108,6 +124,7 @@ LeaseRecord::~LeaseRecord() {
     if (--hold_->records > 0) return;
     hold_->ending = true;
   }
+  hold_->descriptors.clear();
   // What lasts is left to others; what was not filled to its end is not.
   const bool lasts =
       (lease_.persistent || lease_.linger_ms > 0) && (lease_.sealed || !lease_.loading);
@@ -156,14 +173,16 @@ Result<std::shared_ptr<MappedRange>> LeaseRecord::MapRange(const std::shared_ptr
     return MakeError(Code::kPermissionDenied, Reason::kNotOpenable,
                      Subject() + " was opened for reading: open it with Access::kReadWrite");
   }
+  // Goes after the lock, which its end may take.
+  std::shared_ptr<MappedRange> known;
+  auto range = std::make_shared<MappedRange>();
   std::lock_guard lock(hold_->mutex);
   std::weak_ptr<MappedRange>& slot = hold_->mapped[static_cast<int>(access)];
   // One mapping serves all, unless this one asks for something of its own.
-  std::shared_ptr<MappedRange> known = slot.lock();
+  known = slot.lock();
   const bool registers =
       options.register_with_cuda && known && known->host && known->host->device_address() == 0;
   if (known && options.peer_gpu_uuids.empty() && !registers) return known;
-  auto range = std::make_shared<MappedRange>();
   range->access = access;
   if (lease_.kind == wire::MemoryKind::kHost) {
     GPULEASE_RETURN_IF_ERROR(MapHost(*range));
@@ -173,8 +192,31 @@ Result<std::shared_ptr<MappedRange>> LeaseRecord::MapRange(const std::shared_ptr
   }
   range->record = self;
   ++hold_->ranges;
+  if (hold_->elastic) hold_->live.push_back(range.get());
   slot = range;
   return range;
+}
+
+std::vector<DeviceChunk> LeaseRecord::DeviceChunks() const {
+  std::vector<DeviceChunk> chunks;
+  if (hold_->elastic) {
+    for (std::size_t i = 0; i < hold_->chunks.size(); ++i)
+      chunks.push_back({hold_->descriptors[i].get(), hold_->chunks[i]});
+  } else {
+    for (std::size_t i = 0; i < lease_.chunks.size(); ++i)
+      chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
+  }
+  return chunks;
+}
+
+std::vector<Bytes> LeaseRecord::chunk_sizes() const {
+  if (hold_->elastic) {
+    std::lock_guard lock(hold_->mutex);
+    return hold_->chunks;
+  }
+  std::vector<Bytes> sizes;
+  for (const wire::Chunk& chunk : lease_.chunks) sizes.push_back(chunk.size_bytes);
+  return sizes;
 }
 
 Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
@@ -193,14 +235,12 @@ Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
     ordinals.push_back(*ordinal);
   }
   range.ordinal = ordinals.front();
-  std::vector<DeviceChunk> chunks;
-  for (std::size_t i = 0; i < lease_.chunks.size(); ++i) {
-    chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
-  }
+  const std::vector<DeviceChunk> chunks = DeviceChunks();
   auto mapped =
       DeviceRange::Map(std::move(*process), {.subject = Subject() + " on " + lease_.gpu_uuid,
                                              .chunks = chunks,
                                              .alignment = lease_.alignment_bytes,
+                                             .reserve = lease_.reserved_bytes,
                                              .read_only = range.access == Access::kReadOnly,
                                              .ordinals = std::move(ordinals)});
   if (!mapped.ok()) return std::move(mapped).error();
@@ -241,7 +281,9 @@ Status LeaseRecord::RegisterHost(const MapOptions& options, MappedRange& range) 
 Result<std::vector<int>> LeaseRecord::Duplicate() const {
   GPULEASE_RETURN_IF_ERROR(Usable());
   std::vector<UniqueFd> duplicates;
-  for (const LocalFd& fd : handed_.descriptors) {
+  std::unique_lock lock(hold_->mutex, std::defer_lock);
+  if (hold_->elastic) lock.lock();
+  for (const LocalFd& fd : hold_->elastic ? hold_->descriptors : handed_.descriptors) {
     UniqueFd duplicate(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!duplicate) return ErrnoError("duplicate a descriptor of " + Subject(), errno);
     duplicates.push_back(std::move(duplicate));

@@ -6,7 +6,9 @@
 // A session may have the same lease open several times. What it has in common is the LeaseHold: the
 // daemon is told when the last record goes, and a range is mapped once for each access.
 //
-// Locks: LeaseHold::mutex is taken while mapping, and nothing is asked of the daemon under it.
+// Locks: LeaseHold::resizing is taken while an elastic lease gets another size, over what is asked
+// of the daemon for it; then LeaseHold::mutex, which is taken while mapping, and under which
+// nothing is asked of the daemon.
 #pragma once
 
 #include <atomic>
@@ -25,6 +27,7 @@
 
 namespace gpulease {
 
+class HandOver;
 class Publication;
 
 inline namespace abi_v1 {
@@ -56,6 +59,15 @@ struct LeaseHold {
   std::atomic<int> ranges{0};
   std::mutex mutex;
   std::weak_ptr<MappedRange> mapped[2];  // by Access; under mutex
+  // Of an elastic lease, whose chunks all its records and ranges share.
+  std::atomic<bool> elastic{false};
+  std::atomic<Bytes> size{0};
+  std::atomic<Bytes> requested{0};
+  std::mutex resizing;
+  // under mutex
+  std::vector<LocalFd> descriptors;
+  std::vector<Bytes> chunks;  // their sizes
+  std::vector<MappedRange*> live;
 };
 
 inline namespace abi_v1 {
@@ -78,6 +90,15 @@ class LeaseRecord {
   // Its lease() is the sealed one afterwards, its access() for reading.
   Status Seal(std::string_view content_tag, std::span<const DirectoryEntry> directory);
   Result<std::vector<DirectoryEntry>> Directory() const;
+  // Those that hold a shrink up; see Lease::Resize.
+  Result<std::vector<wire::Holder>> Resize(Bytes size, std::chrono::milliseconds wait);
+  // Whether anything changed; see Lease::Refresh.
+  Result<bool> Refresh();
+  Bytes size_bytes() const { return hold_->elastic ? hold_->size.load() : lease_.size_bytes; }
+  Bytes requested_bytes() const {
+    return hold_->elastic ? hold_->requested.load() : lease_.requested_bytes;
+  }
+  std::vector<Bytes> chunk_sizes() const;
   Status Release();
   Status Close();
   // The owner's release, also while it is mapped here: the name is free, the memory is not yet.
@@ -98,6 +119,21 @@ class LeaseRecord {
   LeaseRecord() = default;
   std::string Subject() const;
   Status End(bool release);
+  CallTerms Terms(Deadline deadline) const;
+  // ---- elastic_record.cc, under LeaseHold::resizing
+  struct Answer;
+  Result<Answer> AskFor(Bytes size, std::chrono::milliseconds wait);
+  Status AwaitGrowth(std::uint64_t growth_id, Deadline deadline);
+  Result<bool> CatchUp();
+  std::size_t HasChunks() const;
+  // Takes what was pushed up to `chunks` of the lease's chunks, and maps it everywhere.
+  Status Extend(HandOver& hand_over, const wire::Lease& lease, std::size_t chunks);
+  // Unmaps everywhere what is behind the first `chunks` chunks, and lets go of it.
+  Status Truncate(std::size_t chunks);
+  // After a call that failed: both sides have the first `chunks` chunks again, where that can be.
+  void Undo(std::size_t chunks);
+  // Under LeaseHold::mutex.
+  std::vector<DeviceChunk> DeviceChunks() const;
   Status MapDevice(const MapOptions& options, MappedRange& range);
   Status MapHost(MappedRange& range);
   Status RegisterHost(const MapOptions& options, MappedRange& range);

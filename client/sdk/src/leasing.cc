@@ -38,6 +38,12 @@ Result<std::shared_ptr<LeaseRecord>> TakeRecord(const std::shared_ptr<Session>& 
     auto record = LeaseRecord::Make(session, hand_over.epoch(), std::move(*reply->lease),
                                     std::move(handed->front()), owned, access);
     if (!record) continue;
+    // Another record of it may have other chunks of it by now.
+    if (record->lease().reserved_bytes != 0 &&
+        record->chunk_sizes().size() != record->lease().chunks.size()) {
+      const Result<bool> caught_up = record->Refresh();
+      if (!caught_up.ok()) return caught_up.error();
+    }
     GPULEASE_RETURN_IF_ERROR(Publication::Attach(*record, nullptr));
     return record;
   }

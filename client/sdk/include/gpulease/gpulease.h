@@ -191,6 +191,10 @@ struct AllocateOptions {
   std::chrono::milliseconds linger{0};
   // It lasts until somebody releases it.
   bool persistent = false;
+  // kDevice: makes it elastic. It begins with size_bytes, is charged for what it has, and grows and
+  // shrinks by Lease::Resize within so many bytes of addresses (size_bytes to 16 TiB, also more
+  // than the GPU has) that its mappings reserve. 0: it keeps its size.
+  std::uint64_t reserve_bytes = 0;
   // How long it may wait in the queue while others hold the memory. 0: fail at once.
   std::chrono::milliseconds wait{0};
   // At most 64 of [A-Za-z0-9._-], unique in the Client. Empty: one is made. A retry with the same
@@ -295,7 +299,17 @@ struct LeaseStatus {
   std::string content_tag;
   bool persistent = false;
   std::chrono::milliseconds linger{0};
-  bool orphan = false;  // its owner is gone, and it lasts
+  bool orphan = false;               // its owner is gone, and it lasts
+  std::uint64_t reserved_bytes = 0;  // of an elastic lease
+  // Not 0: the size that it is about to have, when there is memory or its holders have let go.
+  std::uint64_t target_bytes = 0;
+};
+
+// A process that has a lease open. pid is 0 where the daemon's PID namespace does not have it.
+struct LeaseHolder {
+  std::int32_t pid = 0;
+  std::uint32_t uid = 0;
+  std::string program;
 };
 
 // Where something lies in a sealed lease: one tensor, or whatever its writer calls so.
@@ -319,7 +333,8 @@ enum class EventType {
   kLostEvents,  // some are missing (slow reader, or a new connection): read the state anew
   kReady,       // the first of each stream: events from here on are delivered
   kDeviceLost,  // the lease's GPU was lost, and the lease with it: unmap it
-  kSealed       // a lease that is open here is complete
+  kSealed,      // a lease that is open here is complete
+  kResized      // one has another size, or is about to shrink: Lease::Refresh
 };
 
 struct Event {
@@ -351,7 +366,8 @@ class GPULEASE_API Mapping {
   std::uint64_t device_pointer() const;
   void* host_pointer() const;          // null for device memory
   std::span<std::byte> bytes() const;  // empty for device memory
-  // Of the whole lease: the asked size rounded up. All of it may be used.
+  // Of the whole lease: the asked size rounded up. All of it may be used. Of an elastic lease: what
+  // it has here now.
   std::uint64_t size_bytes() const;
   Access access() const;
   int device_ordinal() const;  // -1 for host memory
@@ -381,6 +397,7 @@ class GPULEASE_API Lease {
   const std::string& name() const;
   std::uint64_t size_bytes() const;  // what is mapped and charged
   std::uint64_t requested_bytes() const;
+  std::uint64_t reserved_bytes() const;  // of an elastic lease; 0: it keeps its size
   std::uint64_t alignment_bytes() const;
   MemoryKind kind() const;
   const std::string& gpu_uuid() const;  // kDevice
@@ -423,6 +440,28 @@ class GPULEASE_API Lease {
   void Seal(std::string_view content_tag = {}, std::span<const DirectoryEntry> directory = {});
   // What Seal() was given; empty when that was nothing.
   std::vector<DirectoryEntry> Directory() const;
+
+  // Gives an elastic lease (AllocateOptions::reserve_bytes) another size. Its Mappings grow and
+  // shrink with it, in place: no pointer moves. Owner only. It grows as a lease is allocated,
+  // within the same limits and through the same queue, for which it waits as long as `wait` says;
+  // what is new reads as zeros. It shrinks by whole chunks: those at its end that lie behind
+  // `size_bytes` altogether; each call that makes it grow makes chunks of its own. Wait for GPU
+  // work that uses what goes before: it is unmapped here first.
+  //
+  // Gives those who still have mapped what is to go, after `wait` at the latest: it goes when they
+  // have called Refresh() or ended, and counts as the lease's until then. Empty: it has its size.
+  //
+  // Throws, and leaves it as it was (a call that was lost on the way may be made again):
+  //   kInvalidArgument     0, or more than reserved_bytes()
+  //   kFailedPrecondition  not elastic (kUnsupported), sealed (kSealed), not the owner's
+  //   and what Allocate and Map throw.
+  std::vector<LeaseHolder> Resize(std::uint64_t size_bytes,
+                                  std::chrono::milliseconds wait = std::chrono::milliseconds{0});
+  // Brings an elastic lease that was opened here up to the size that its owner gave it, in all its
+  // Mappings; what the owner is about to free is let go of, so finish work that uses it before.
+  // True: it had another. Call it after an event kResized, or now and then.
+  // Throws what Map throws: then it is as it was, and the call may be made again.
+  bool Refresh();
 
   // Ends the lease for everybody who does not have it open yet; its name is free at once. Owner
   // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after it.

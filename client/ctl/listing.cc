@@ -157,6 +157,8 @@ std::string Status(const v1::Lease& lease) {
   if (lease.state() != v1::LEASE_STATE_LEASED) return Word(lease.state());
   if (lease.orphan()) return lease.sealed() ? "orphan, sealed" : "orphan";
   if (lease.loading()) return "loading";
+  if (lease.target_bytes() > lease.size_bytes()) return "growing";
+  if (lease.target_bytes() != 0) return "shrinking";
   return lease.sealed() ? "sealed" : Word(lease.state());
 }
 
@@ -195,6 +197,12 @@ LeaseBuilder LeaseColumns(bool record) {
            [](const Row& row) { return Number(row.size_bytes()); })
       .Add({"requested_bytes", "asked for", Unit::kBytes, detail},
            [](const Row& row) { return Number(row.requested_bytes()); })
+      .Add({"target_bytes", "changes to", Unit::kBytes,
+            record ? Show::kUnlessEmpty : Show::kJsonOnly},
+           [](const Row& row) { return Number(row.target_bytes()); })
+      .Add({"reserved_bytes", "may grow to", Unit::kBytes,
+            record ? Show::kUnlessEmpty : Show::kJsonOnly},
+           [](const Row& row) { return Number(row.reserved_bytes()); })
       .Add({"", heading("WHERE", "where"), Unit::kNone, Show::kTextOnly},
            [](const Row& row) { return Text(Place(row)); })
       .Add({"kind", "kind", Unit::kNone, detail},

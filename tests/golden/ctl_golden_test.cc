@@ -119,6 +119,7 @@ TEST_F(CtlGoldenTest, PrintsTablesForPeople) {
   ExpectPrints({"show", "alice/weights"}, "show_shared.txt");
   ExpectPrints({"show", "19"}, "show_queued.txt");
   ExpectPrints({"show", "20"}, "show_orphan.txt");
+  ExpectPrints({"show", "22"}, "show_growing.txt");
   ExpectPrints({"leases", "--orphans"}, "leases_orphans.txt");
   ExpectPrints({"budget"}, "budget.txt");
   ExpectPrints({"advise"}, "advise.txt");

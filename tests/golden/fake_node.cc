@@ -157,6 +157,14 @@ std::vector<v1::Lease> Leases() {
   v1::Lease quarantined = DeviceLease(21, v1::LEASE_STATE_QUARANTINED, 16 * kGiB);
   quarantined.set_gpu_uuid(kSecondGpu);
   leases.push_back(quarantined);
+
+  v1::Lease cache = DeviceLease(22, v1::LEASE_STATE_LEASED, 8 * kGiB);
+  cache.set_name("cache");
+  cache.set_reserved_bytes(64 * kGiB);
+  cache.set_target_bytes(24 * kGiB);
+  cache.set_queue_position(2);
+  *cache.add_blockers() = blocker;
+  leases.push_back(cache);
   return leases;
 }
 

@@ -56,6 +56,7 @@ std::uint64_t FreeBytes(Client& client, const Bench& bench);
 
 // The sections, by what --filter knows. Each throws std::exception when it cannot go on.
 void MeasureLatency(Bench& bench);    // "latency": a call's way to a usable pointer
+void MeasureElastic(Bench& bench);    // "elastic": a step of a lease that grows in place
 void MeasureGrants(Bench& bench);     // "grants": how many a second, with many clients
 void MeasureDeath(Bench& bench);      // "death": from SIGKILL until the memory can be leased
 void MeasureBarrier(Bench& bench);    // "barrier": rounds of eight processes, and one that dies

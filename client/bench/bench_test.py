@@ -14,12 +14,13 @@ def main():
     report = json.loads(run.stdout)
     assert {'gpu', 'driver', 'kernel', 'date'} <= set(report['machine']), report['machine']
     sections = {measured['section'] for measured in report['measurements']}
-    assert sections == {'latency', 'grants', 'death', 'barrier', 'bandwidth'}, sections
+    assert sections == {'latency', 'elastic', 'grants', 'death', 'barrier', 'bandwidth'}, sections
     for measured in report['measurements']:
         assert measured['count'] > 0 and measured['p50'] > 0, measured
     for size in (2 << 20, 64 << 20, 1 << 30):
         names = {ratio['name'] for ratio in report['ratios'] if ratio['size_bytes'] == size}
         assert 'ratio: allocate / its floor' in names and 'ratio: open / its floor' in names, (size, names)
+    assert 'ratio: grow / its driver calls' in {ratio['name'] for ratio in report['ratios']}
     return 0
 
 

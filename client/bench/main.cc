@@ -36,11 +36,9 @@ struct Section {
   const char* name;
   void (*measure)(Bench& bench);
 };
-constexpr Section kSections[] = {{"latency", MeasureLatency},
-                                 {"grants", MeasureGrants},
-                                 {"death", MeasureDeath},
-                                 {"barrier", MeasureBarrier},
-                                 {"bandwidth", MeasureBandwidth}};
+constexpr Section kSections[] = {{"latency", MeasureLatency}, {"elastic", MeasureElastic},
+                                 {"grants", MeasureGrants},   {"death", MeasureDeath},
+                                 {"barrier", MeasureBarrier}, {"bandwidth", MeasureBandwidth}};
 
 int RunWorker(const CommandLine& line) {
   if (line.worker == "peer") return RunPeer(line.runtime_dir, line.simulated_directory, line.gpu);

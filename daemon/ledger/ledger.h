@@ -305,12 +305,12 @@ struct Effect {
                // was short of memory
     kForget,   // `session` is over: close its connection
     kLoaded,   // `lease` was loading: it is sealed, or over
+    kMerge,    // the chunks of `other` belong to the end of `lease` from here on
+    kCut,      // the chunks of `lease` from `chunk` on belong to `other` from here on
     kEvent,    // tell `sessions` (and administrators who watch) `event`
     // A session ended that held `lease`, which was made with death_notice: tell those who watch the
     // memory. It may come twice for one session, in two lives of the daemon.
-    kDeathNotice kMerge,  // the chunks of `other` belong to the end of `lease` from here on
-    kCut,                 // the chunks of `lease` from `chunk` on belong to `other` from here on
-    kEvent                // tell `sessions` (and administrators who watch) `event`
+    kDeathNotice
   };
   Kind kind;
   GroupId group;

@@ -155,6 +155,13 @@ TEST_F(GpuBrokerTest, WeightsAreLoadedOnceInFreshMemoryAndOutliveWhoLoadedThem) 
   EXPECT_TRUE(Eventually([&] { return client.Node().lease_count() == 0; }));
 }
 
+TEST_F(GpuBrokerTest, AnElasticLeaseGrowsUnderAKernelThatUsesItsStart) {
+  const std::string said = Ask({"elastic", std::to_string(32 * kGiB), std::to_string(512 * kMiB)});
+  EXPECT_THAT(said, testing::StartsWith("wrong 0,"));
+  std::printf("to 32 GiB in steps of 512 MiB: %s\n", said.c_str());
+  EXPECT_TRUE(Eventually([&] { return Used() - before_ < 8 * kMiB; }));
+}
+
 TEST_F(GpuBrokerTest, AThousandRoundsEndWhereTheyBegan) {
   ASSERT_EQ(Ask({"rounds", "10", std::to_string(256 * kMiB)}), "done");
   ASSERT_TRUE(Eventually([&] { return !ShowsAProcess(); }));

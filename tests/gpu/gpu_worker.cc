@@ -9,6 +9,9 @@
 //   load NAME BYTES SEED [half]    LoadOrAttach, to last: "filled" and sealed by a kernel, or
 //   "wrong N";
 //                                  with `half` only half is filled, "half", and it stays
+//   elastic BYTES STEP             a lease of STEP bytes grows to BYTES in steps while a kernel
+//   works on
+//                                  its start, and shrinks: "wrong N, MICROSECONDS a step"
 //   check NAME SEED                opens read-only, "wrong N" by a kernel
 //   check-zero BYTES               leases with patience, "nonzero N"
 //   publish NAME BYTES SEED SECONDS  leases, starts kernels that write for so long and one that
@@ -23,6 +26,8 @@
 #include <grp.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -86,6 +91,32 @@ int Main(int argc, char** argv) {
     }
     Say("filled");
     Stay();
+  } else if (verb == "elastic") {
+    const std::uint64_t size = std::stoull(argument(2)), step = std::stoull(argument(3));
+    Lease lease = client.Allocate({.size_bytes = 2 << 20, .reserve_bytes = 2 * size});
+    Mapping mapping = lease.Map();
+    const std::uint64_t pointer = mapping.device_pointer();
+    GpuKernels kernels(mapping.device_ordinal());
+    kernels.Scribble(pointer, (2 << 20) / 4, 7, 200'000'000);
+    std::vector<double> steps;
+    for (std::uint64_t bytes = step; bytes <= size; bytes += step) {
+      const auto start = std::chrono::steady_clock::now();
+      lease.Resize(bytes);
+      steps.push_back(
+          std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start)
+              .count());
+    }
+    std::uint64_t wrong = mapping.device_pointer() == pointer ? 0 : 1;
+    wrong += mapping.size_bytes() == size ? 0 : 1;
+    kernels.Fill(pointer, size / 4, 3);
+    lease.Resize(step);
+    lease.Resize(size);
+    // What was there is there, and what came anew is zero.
+    wrong += kernels.Wrong(pointer, step / 4, 3);
+    wrong += kernels.NotZero(pointer + step, (size - step) / 4);
+    std::sort(steps.begin(), steps.end());
+    Say("wrong " + std::to_string(wrong) + ", " + std::to_string(steps[steps.size() / 2]) +
+        " us a step");
   } else if (verb == "load") {
     LoadedLease loaded = client.LoadOrAttach(
         {.size_bytes = std::stoull(argument(3)), .name = argument(2), .persistent = true},

@@ -209,6 +209,7 @@ class Broker : public peers::Registrar {
     std::string message;
     bool draining = false;  // kDraining, kDrained or kLost, whatever the driver shows
     bool lost = false;
+    bool returning = false;         // lost, and served again by the next image
     Time releasing_since = kNever;  // something has been awaited since
     Time observed{};
     int utilization_percent = -1;

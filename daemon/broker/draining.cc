@@ -88,17 +88,17 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
   {
     MutexLock lock(mutex_);
     if (stopping_) return Stopping();
-    if (pool != ledger::kNoPool && watches_[pool].lost && any_draining_) {
-      return MakeError(Code::kUnavailable, Reason::kGpuUnavailable,
-                       std::string(uuid) + " is lost, and its leases are being ended: retry");
-    }
     was_retired = std::erase_if(retired_, [&](const auto& gpu) { return gpu.uuid == uuid; }) > 0;
     const bool draining = pool != ledger::kNoPool && watches_[pool].draining;
     if (!was_retired && !draining) {
       return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
                        std::string(uuid) + " is not drained");
     }
-    // One that was lost is served by the next image.
+    if (!was_retired && watches_[pool].lost) {
+      return MakeError(Code::kUnavailable, Reason::kGpuUnavailable,
+                       std::string(uuid) + " is lost, and its leases are being ended: retry");
+    }
+    if (draining) watches_[pool].returning = watches_[pool].lost;
     if (draining && !watches_[pool].lost) {
       PoolWatch& watch = watches_[pool];
       watch.draining = false;
@@ -140,7 +140,7 @@ void Broker::CheckDrained() {
     bool any = false;
     for (PoolIndex pool = 0; pool < options_.pools.size(); ++pool) {
       PoolWatch& watch = watches_[pool];
-      if (!watch.draining) continue;
+      if (!watch.draining || watch.returning) continue;
       const std::string& uuid = options_.pools[pool].gpu.uuid;
       const bool retired = std::any_of(retired_.begin(), retired_.end(),
                                        [&](const auto& gpu) { return gpu.uuid == uuid; });

@@ -165,6 +165,8 @@ Status Ledger::Impl::Close(SessionId session, LeaseId lease, Time now, Effects& 
     // It has let go before it said that it has it: then it had it.
     if (record->lease.state == State::kOffered) SetState(*record, State::kLeased, now);
     if (record->lease.state == State::kRevoking) DropOwner(*record, effects);
+    // What lasts is left to others.
+    if (Lasts(record->lease)) Orphan(*record, now, effects);
   }
   Settle(*record, now, effects);
   Serve(now, effects);

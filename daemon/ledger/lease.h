@@ -112,6 +112,12 @@ inline std::uint32_t OpenChunks(const Lease& lease) {
   return count;
 }
 
+// Whether it goes on when its owner lets go of it.
+inline bool Lasts(const Lease& lease) {
+  return lease.state == State::kLeased && lease.linger > Duration::zero() &&
+         (lease.sealed || !lease.loading);
+}
+
 inline bool IsOrphan(const Lease& lease) {
   return lease.state == State::kLeased && !lease.owner && lease.linger > Duration::zero();
 }

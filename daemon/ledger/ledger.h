@@ -423,7 +423,8 @@ class Ledger {
   Result<Opened> OpenByName(SessionId session, const UserId& owner, std::string_view name,
                             Access access, Time now, Effects& effects);
 
-  // The session lets go of what it opened (the owner too, without releasing it).
+  // The session lets go of what it opened (the owner too, without releasing it; one that lasts is
+  // an orphan then).
   // Errors: kNotFound/kNotOpenable   the session does not hold it.
   Status Close(SessionId session, LeaseId lease, Time now, Effects& effects);
   // The owner ends the lease (or the wait for its whole group): its name is free at once, its own

@@ -91,8 +91,7 @@ void Ledger::Impl::EndSession(SessionId id, bool process_lives, Time now, Effect
           RemoveHolding(*mine, id);
           NoticeDeath(*mine, effects);
         }
-        if (mine->lease.state == State::kLeased && mine->lease.linger > Duration::zero() &&
-            (mine->lease.sealed || !mine->lease.loading)) {
+        if (Lasts(mine->lease)) {
           Orphan(*mine, now, effects);
         } else {
           LetGo(*mine, EventType::kOwnerGone, now, effects);

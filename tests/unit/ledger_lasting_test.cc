@@ -174,6 +174,20 @@ TEST(LedgerLastingTest, AnOrphanWithoutHoldersEndsWhenItsGraceIsOver) {
   EXPECT_EQ(world.ledger.FindByName(1000, "cache"), nullptr);
 }
 
+TEST(LedgerLastingTest, AnOwnerThatClosesItLeavesItToOthers) {
+  LastingWorld world;
+  const SessionId owner = world.Open(1000), heir = world.Open(1000);
+  const LeaseId lease = world.Lend(owner, Lasting("cache", seconds(10)));
+  ASSERT_TRUE(world.Close(owner, lease).ok());
+  EXPECT_TRUE(IsOrphan(*world.ledger.FindLease(lease)));
+  EXPECT_EQ(world.ledger.NextDeadline(), world.now + seconds(10));
+  EXPECT_TRUE(world.Claim(heir, lease).ok());
+  // What lasts no longer than its owner stays his.
+  const LeaseId plain = world.Lend(owner, Named(kGiB, "plain"));
+  ASSERT_TRUE(world.Close(owner, plain).ok());
+  EXPECT_EQ(world.ledger.FindLease(plain)->owner, owner);
+}
+
 TEST(LedgerLastingTest, ItsUserReleasesAnOrphanFromAnySession) {
   LastingWorld world;
   const SessionId owner = world.Open(1000), other = world.Open(1001);

@@ -178,7 +178,8 @@ class GPULEASE_API Lease {
   // only, and after its mappings are gone (else kFailedPrecondition). The Lease is empty after it.
   void Release();
   // Lets go of it without releasing it: what was opened is closed; an owned lease lives on with
-  // those who have it open. Mappings must be gone. The Lease is empty after it.
+  // those who have it open, and one that lasts for whoever comes (Client::Claim). Mappings must be
+  // gone. The Lease is empty after it.
   void Close();
 
   // ---- order, of a lease that was allocated with AllocateOptions::ordered

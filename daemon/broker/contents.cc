@@ -72,8 +72,7 @@ std::uint64_t Broker::AwaitSealed(const peers::Peer& peer, LeaseId id, SealedCal
         answer =
             MakeError(Code::kResourceExhausted, Reason::kSessionLimit,
                       "uid " + std::to_string(user.uid) + " awaits " + std::to_string(waiting) +
-                          " seals already: retry after some of "
-                          "them");
+                          " seals already: retry after some of them");
       } else {
         const std::uint64_t ticket = next_ticket_++;
         readers_.emplace(id, Reader{ticket, user.id(), std::move(done)});

@@ -37,10 +37,7 @@ Result<ResizeView> Broker::Resize(const peers::Peer& peer, std::uint64_t push_ta
   Result<ledger::Resized> resized = ledger::Resized();
   {
     MutexLock lock(mutex_);
-    if (stopping_) {
-      return MakeError(Code::kUnavailable, Reason::kStopping,
-                       "the daemon is about to stop: retry when it is back");
-    }
+    if (stopping_) return Stopping();
     resized = ledger_.Resize(command, BootClock::now(), effects);
     MoveChunks(effects);
     if (!resized.ok())

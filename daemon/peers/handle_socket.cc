@@ -121,6 +121,10 @@ bool HandleSocket::idle() const {
 HandleSocket::Answer HandleSocket::Acknowledge(const handle::Taken& taken) {
   MutexLock lock(mutex_);
   const auto found = unanswered_.find({taken.tag, taken.lease_id});
+  // How much of it a former life had still to push is not known; when it was not all, the client
+  // asks again.
+  if (found == unanswered_.end() && begun_)
+    return taken.ok == 0 ? Answer::kDeclined : Answer::kComplete;
   if (found == unanswered_.end() || taken.count == 0 || taken.count > found->second.sent) {
     return Answer::kUnknown;
   }

@@ -74,8 +74,10 @@ struct UserAllowance {
 
 class HandleSocket {
  public:
-  HandleSocket(UniqueFd socket, std::shared_ptr<UserAllowance> user)
-      : socket_(std::move(socket)), user_(std::move(user)) {}
+  // `begun`: a former life of the daemon has pushed over this connection, and the client's answers
+  // to that may still come.
+  HandleSocket(UniqueFd socket, std::shared_ptr<UserAllowance> user, bool begun = false)
+      : socket_(std::move(socket)), user_(std::move(user)), begun_(begun) {}
   ~HandleSocket();
   HandleSocket(const HandleSocket&) = delete;
   HandleSocket& operator=(const HandleSocket&) = delete;
@@ -123,6 +125,7 @@ class HandleSocket {
 
   const UniqueFd socket_;
   const std::shared_ptr<UserAllowance> user_;
+  const bool begun_;
   mutable Mutex mutex_;
   std::deque<Waiting> waiting_ GPULEASE_GUARDED_BY(mutex_);
   std::map<Key, Unanswered> unanswered_ GPULEASE_GUARDED_BY(mutex_);

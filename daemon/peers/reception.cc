@@ -202,7 +202,8 @@ Result<Peer> Reception::Adopt(ledger::SessionId session, UniqueFd socket, Unique
   const int fd = socket.get();
   connection->account = ledger::AccountOf(identity->peer.user);
   connection->socket =
-      std::make_shared<HandleSocket>(std::move(socket), AllowanceOf(connection->account));
+      std::make_shared<HandleSocket>(std::move(socket), AllowanceOf(connection->account),
+                                     /*begun=*/true);
   connection->identity = std::move(*identity);
   connection->process = Join(connection->identity);
   connection->process->handles.insert(fd);

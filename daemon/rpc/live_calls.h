@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// LiveCalls: how many call objects there are. gRPC's queue must not be shut down before the last of
-// them has gone: one that is answered late would begin what the queue does not take any more, and
-// end the process.
+// LiveCalls: how many call objects there are: one a method that listens for the next, and one for
+// each call in progress. gRPC's queue must not be shut down before the last of them has gone: one
+// that is answered late would begin what the queue does not take any more, and end the process.
 #pragma once
 
 #include <cstddef>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 
 namespace gpulease::rpc {
@@ -20,16 +21,31 @@ class LiveCalls {
   }
   void Remove() {
     MutexLock lock(mutex_);
-    if (--count_ == 0) none_.NotifyAll();
+    --count_;
+    fewer_.NotifyAll();
+  }
+  std::size_t count() {
+    MutexLock lock(mutex_);
+    return count_;
+  }
+  // Returns once there are at most `most`, or after `bound`.
+  void Await(std::size_t most, Duration bound) {
+    const Time until = After(BootClock::now(), bound);
+    MutexLock lock(mutex_);
+    while (count_ > most) {
+      const Duration left = until - BootClock::now();
+      if (left <= Duration::zero()) return;
+      fewer_.WaitFor(mutex_, left);
+    }
   }
   void AwaitNone() {
     MutexLock lock(mutex_);
-    while (count_ > 0) none_.Wait(mutex_);
+    while (count_ > 0) fewer_.Wait(mutex_);
   }
 
  private:
   Mutex mutex_;
-  Condition none_;
+  Condition fewer_;
   std::size_t count_ GPULEASE_GUARDED_BY(mutex_) = 0;
 };
 

@@ -23,6 +23,9 @@ constexpr int kLargestRequest = (2 << 20) + (384 << 10);
 // Of all connections: requests that have come in part, above all. Beyond, gRPC closes connections
 // that are idle and then ends calls, whosever they are: so much is met by malice alone.
 constexpr std::size_t kMostMemory = std::size_t{512} << 20;
+// How long clients may take to notice that the server goes, once no call is in progress. An idle
+// client may not read its connection at all, and gRPC would wait for it.
+constexpr Duration kGoodbye = std::chrono::milliseconds(50);
 // How long cancelled calls may take to notice.
 constexpr Duration kCancelledEnd = std::chrono::milliseconds(300);
 
@@ -57,6 +60,7 @@ struct Server::Parts {
   std::unique_ptr<grpc::ServerCompletionQueue> queue;
   std::unique_ptr<grpc::Server> server;
   std::unique_ptr<CallLoop> loop;
+  std::size_t listening = 0;  // call objects while no call is in progress
 
   Parts(broker::Broker& broker, const peers::PeerTable& peers, std::string instance,
         const NodeFacts& facts)
@@ -89,6 +93,7 @@ Server::Server(broker::Broker& broker, const peers::PeerTable& peers, std::strin
   parts_->leases.Listen(*parts_->queue);
   parts_->node.Listen(*parts_->queue);
   parts_->health.Listen(*parts_->queue);
+  parts_->listening = parts_->services.calls->count();
   parts_->loop = std::make_unique<CallLoop>(*parts_->queue);
   parts_->loop->Start();
 }
@@ -109,15 +114,16 @@ bool Server::Shutdown(Duration bound) {
   std::promise<void> promise;
   const std::future<void> ended = promise.get_future();
   std::thread ender([this, bound, promise = std::move(promise)]() mutable {
+    parts_->services.calls->Await(parts_->listening, bound);
     parts_->server->Shutdown(
         std::chrono::system_clock::now() +
-        std::chrono::duration_cast<std::chrono::system_clock::duration>(bound));
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(kGoodbye));
     parts_->services.calls->AwaitNone();
     parts_->queue->Shutdown();
     parts_->loop->Join();
     promise.set_value();
   });
-  if (ended.wait_for(bound + kCancelledEnd) != std::future_status::ready) {
+  if (ended.wait_for(bound + kGoodbye + kCancelledEnd) != std::future_status::ready) {
     ender.detach();
     return false;
   }

@@ -26,8 +26,8 @@ class Server {
   void Serve(UniqueFd connection);
   // Calls `answered` from a thread that serves calls, as soon as one is free. Not after Shutdown.
   void Ask(std::function<void()> answered);
-  // Tells clients that it ends, waits for calls in progress, and cancels what is left after
-  // `bound`. False when a call does not end even so (it is stuck in the driver): a thread is left
+  // Waits for calls in progress, for `bound` at most, tells clients that it ends, and cancels what
+  // is left. False when a call does not end even so (it is stuck in the driver): a thread is left
   // behind, and the Server must not be destroyed.
   bool Shutdown(Duration bound);
 

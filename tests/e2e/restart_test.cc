@@ -129,11 +129,23 @@ TEST(RestartTest, AnOrderlyRestartIsNoOther) {
   const std::uint64_t lease = MustLease(client, std::string("device ") + kSize + " name=mine");
   EXPECT_EQ(node.daemon.Stop(), 0);
   node.daemon.Start();
-  EXPECT_EQ(node.Leased(), 64 * kMiB);
+  EXPECT_TRUE(Eventually([&] { return node.Leased() == 64 * kMiB; })) << node.daemon.log();
   AwaitConnection(client);
   EXPECT_EQ(client.Ask("drop " + std::to_string(lease)), "ok");
   EXPECT_EQ(client.Ask("release " + std::to_string(lease)), "ok");
   EXPECT_TRUE(Eventually([&] { return node.NotFree() == 0; }));
+}
+
+TEST(RestartTest, WhatAClientTakesWhileItIsAwayIsKnownAfterwards) {
+  Node node;
+  ClientProcess client(node.daemon.runtime_dir());
+  client.Connect();
+  const std::uint64_t lease = MustLease(client, std::string("device ") + kSize + " untaken");
+  EXPECT_EQ(node.Leased(), 0u);
+  node.daemon.Kill();
+  EXPECT_EQ(client.Ask("take " + std::to_string(lease)), std::to_string(lease) + " offered");
+  node.daemon.Start();
+  EXPECT_TRUE(Eventually([&] { return node.Leased() == 64 * kMiB; })) << node.daemon.log();
 }
 
 TEST(RestartTest, ARetryAfterItGetsTheSameLease) {

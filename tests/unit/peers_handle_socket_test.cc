@@ -102,6 +102,18 @@ TEST_F(HandleSocketTest, ADeclinedParcelGivesAllOfItsRoomBack) {
   EXPECT_EQ(Read()->count, 253u);
 }
 
+TEST_F(HandleSocketTest, AnswersToWhatAFormerLifePushedCount) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  socket_ = std::make_unique<HandleSocket>(UniqueFd(ends[0]), user_, /*begun=*/true);
+  peer_.Reset(ends[1]);
+  EXPECT_EQ(Take(7, 2), HandleSocket::Answer::kComplete);
+  EXPECT_EQ(Take(8, 2, false), HandleSocket::Answer::kDeclined);
+  ASSERT_TRUE(socket_->Push(ParcelOf(9, 2)).ok());
+  EXPECT_EQ(Take(9, 1), HandleSocket::Answer::kMore) << "what this life pushes is counted";
+  EXPECT_EQ(Take(9, 1), HandleSocket::Answer::kComplete);
+}
+
 TEST_F(HandleSocketTest, AnswersThatFitNothingAreUnknown) {
   EXPECT_EQ(Take(7, 1), HandleSocket::Answer::kUnknown);
   ASSERT_TRUE(socket_->Push(ParcelOf(7, 2)).ok());

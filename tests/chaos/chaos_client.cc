@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // gpulease-chaos-client RUNTIME_DIR SEED: a program that uses the SDK without rest: leases of both
-// kinds, waits, names that others open, threads, forked children. It ends with 3, and says why,
-// when a byte is not what it wrote; what the SDK throws is in the nature of the thing.
+// kinds, waits, names that others open, sizes that change, publications, barriers, threads, forked
+// children. It ends with 3, and says why, when a byte is not what it wrote; what the SDK throws is
+// in the nature of the thing.
+#include <gpulease/barrier.h>
 #include <gpulease/gpulease.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -74,7 +76,7 @@ class ChaosClient {
   }
 
   void Step() {
-    switch (Below(13)) {
+    switch (Below(16)) {
       case 0:
       case 1:
       case 2:
@@ -109,6 +111,13 @@ class ChaosClient {
       case 10:
         if (Below(20) == 0) Forget();
         return;
+      case 12:
+      case 13:
+        if (!held_.empty()) ChangeSize(held_[Below(held_.size())]);
+        return;
+      case 14:
+        Meet();
+        return;
       default:
         if (Below(20) == 0) ForkOne();
     }
@@ -122,6 +131,8 @@ class ChaosClient {
     options.wait = std::chrono::milliseconds(Below(2) == 0 ? 0 : Below(400));
     if (Below(2) == 0) options.name = "n" + std::to_string(Below(6));
     if (Below(4) == 0) options.linger = std::chrono::milliseconds(Below(300));
+    if (options.kind == MemoryKind::kDevice && Below(3) == 0) options.reserve_bytes = 64 * kMiB;
+    options.ordered = Below(4) == 0;
     Held held{.lease = client_->Allocate(options)};
     held.mapping = held.lease.Map();
     held.writable = true;
@@ -129,6 +140,35 @@ class ChaosClient {
     held.value = static_cast<unsigned char>(1 + Below(255));
     Fill(held);
     held_.push_back(std::move(held));
+    if (options.ordered) held_.back().lease.Publish();
+  }
+
+  // What was there stays. What comes reads as zeros, or is what it was when a shrink that waited
+  // for others is taken back.
+  void ChangeSize(Held& held) {
+    if (held.lease.reserved_bytes() == 0) return;
+    if (!held.writable) {
+      held.lease.Refresh();
+      return;
+    }
+    const std::size_t before = Size(held);
+    static_cast<void>(held.lease.Resize(1 + Below(held.lease.reserved_bytes()),
+                                        std::chrono::milliseconds(Below(100))));
+    const std::size_t after = Size(held);
+    CheckIs(held, held.value, "what was kept", 0, std::min(before, after), held.value);
+    if (after > before) CheckIs(held, 0, "what it grew by", before, after, held.value);
+    Fill(held);
+  }
+
+  // Rounds of two, whoever comes.
+  void Meet() {
+    Barrier barrier(*client_, {.name = "b" + std::to_string(Below(2)),
+                               .participants = 2,
+                               .mode = 0666,
+                               .timeout = std::chrono::milliseconds(Below(100))});
+    for (std::uint64_t round = Below(20); round > 0; --round) {
+      barrier.Wait(std::chrono::milliseconds(1 + Below(200)));
+    }
   }
 
   // Its tag says of what value every byte is.
@@ -160,6 +200,9 @@ class ChaosClient {
     // Its owner may be filling it: one value or zero, as far as is known.
     held.value = First(held);
     held_.push_back(std::move(held));
+    if (Below(4) == 0) {
+      held_.back().lease.WaitPublished(1, std::chrono::milliseconds(Below(50)));
+    }
   }
 
   static std::size_t Size(const Held& held) {
@@ -198,13 +241,16 @@ class ChaosClient {
   }
   // Both ends and something between: tails of pages and of chunks are where others' bytes would be.
   void CheckIs(const Held& held, unsigned char value, const char* what) {
+    CheckIs(held, value, what, 0, Size(held), value);
+  }
+  void CheckIs(const Held& held, unsigned char value, const char* what, std::size_t from,
+               std::size_t to, unsigned char or_value) {
     constexpr std::size_t kPiece = 64 * 1024;
-    const std::size_t size = Size(held);
-    const std::size_t piece = std::min(size, kPiece);
-    for (const std::size_t offset : {std::size_t{0}, Below(size - piece + 1), size - piece}) {
+    const std::size_t piece = std::min(to - from, kPiece);
+    for (const std::size_t offset : {from, from + Below(to - from - piece + 1), to - piece}) {
       const std::vector<unsigned char> bytes = Read(held, offset, piece);
       for (std::size_t i = 0; i < bytes.size(); ++i) {
-        if (bytes[i] == value) continue;
+        if (bytes[i] == value || bytes[i] == or_value) continue;
         std::fprintf(stderr, "lease %llu: byte %zu of %s is %d instead of %d\n",
                      static_cast<unsigned long long>(held.lease.id()), offset + i, what, bytes[i],
                      value);

@@ -11,21 +11,10 @@
 #include "tests/e2e/assertions.h"
 #include "tests/e2e/daemon_process.h"
 #include "tests/e2e/eventually.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define GPULEASE_SANITIZED 1
-#endif
-#endif
+#include "tests/e2e/sanitized.h"
 
 namespace gpulease::e2e {
 namespace {
-
-#ifdef GPULEASE_SANITIZED
-constexpr bool kSanitized = true;  // a sanitizer's memory is not the program's
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr int kClients = 1000;
 constexpr int kLeases = 5000;

@@ -18,8 +18,8 @@ using std::chrono::steady_clock;
 // Between attempts to join.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{20};
-// Of the question who is left: those who wait have been told by then.
-constexpr std::chrono::milliseconds kQuestion{250};
+// Of the question who is left, to a daemon that may have come back just now.
+constexpr std::chrono::seconds kQuestion{2};
 constexpr std::chrono::hours kLongestWait{24 * 365};
 constexpr char kLabel[] = "gpulease.barrier";
 

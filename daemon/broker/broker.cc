@@ -120,6 +120,34 @@ bool Broker::StopLanes(Duration bound) {
 // ------------------------------------------------------------------------------------------------
 // effects
 
+void Broker::Settle(Effects& effects) {
+  for (const Effect& effect : effects) {
+    // Who waited, or had it, and is told in a moment may ask before.
+    if (effect.kind == Effect::Kind::kFailed)
+      KeepFailure(effect.leases, {effect.session}, *effect.error);
+    if (effect.kind == Effect::Kind::kEvent && effect.error)
+      KeepFailure({effect.lease}, effect.sessions, *effect.error);
+  }
+  std::erase_if(effects, [this](const Effect& effect) {
+    if (effect.kind == Effect::Kind::kMerge) {
+      store_.Merge(effect.lease, effect.other);
+    } else if (effect.kind == Effect::Kind::kCut) {
+      store_.Cut(effect.lease, effect.chunk, effect.other);
+    } else {
+      return false;
+    }
+    return true;
+  });
+}
+
+void Broker::KeepFailure(const std::vector<LeaseId>& leases, const std::vector<SessionId>& sessions,
+                         const Error& error) {
+  for (const LeaseId lease : leases) {
+    for (const SessionId session : sessions) failures_.push_back({lease, session, error});
+  }
+  while (failures_.size() > kMostFailures) failures_.pop_front();
+}
+
 void Broker::Carry(Effects effects, GroupId inline_group) {
   // Before the keeper forgets who held it: a death is told twice rather than never.
   for (const Effect& effect : effects) {
@@ -142,8 +170,6 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
       case Effect::Kind::kFailed:
         if (std::optional<Waiter> waiter = TakeWaiter(effect.group)) {
           waiter->done(*std::move(effect.error));
-        } else {
-          KeepFailure(effect.leases, {effect.session}, *effect.error);
         }
         break;
       case Effect::Kind::kDestroy:
@@ -154,7 +180,7 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
         break;
       case Effect::Kind::kMerge:
       case Effect::Kind::kCut:
-        break;  // MoveChunks did
+        break;  // Settle did
       case Effect::Kind::kLoaded:
         TellReaders(effect.lease);
         break;
@@ -163,7 +189,6 @@ void Broker::Carry(Effects effects, GroupId inline_group) {
         reception_->Forget(effect.session);
         break;
       case Effect::Kind::kEvent: {
-        if (effect.error) KeepFailure({effect.lease}, effect.sessions, *effect.error);
         Event event;
         event.type = TypeOf(effect.event);
         event.lease_id = effect.lease.value;
@@ -214,7 +239,7 @@ void Broker::Tick() {
     MutexLock lock(mutex_);
     told_deadline_ = kNever;
     ledger_.Tick(BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
   }
   Carry(std::move(effects));
 }
@@ -225,6 +250,7 @@ void Broker::SetTerms(const ledger::Terms& terms) {
     MutexLock lock(mutex_);
     release_bound_ = terms.limits.release_bound;
     ledger_.SetTerms(terms, BootClock::now(), effects);
+    Settle(effects);
   }
   Carry(std::move(effects));
 }
@@ -241,6 +267,7 @@ void Broker::Stop() {
     MutexLock lock(mutex_);
     stopping_ = true;
     ledger_.Stop(BootClock::now(), effects);
+    Settle(effects);
   }
   Carry(std::move(effects));
   {
@@ -292,6 +319,7 @@ Result<peers::Registrar::Admitted> Broker::Admit(const peers::Peer& peer,
         spec.program = std::move(program);
       spec.client_version = Printable(hello.client_version);
       Result<SessionId> opened = ledger_.OpenSession(std::move(spec), now, effects);
+      Settle(effects);
       if (!opened.ok()) return std::move(opened).error();
       admitted = {*opened, false};
     }
@@ -316,7 +344,7 @@ void Broker::Took(SessionId session, LeaseId lease, bool ok) {
     } else {
       ledger_.Decline(session, lease, BootClock::now(), effects);
     }
-    MoveChunks(effects);
+    Settle(effects);
   }
   Carry(std::move(effects));
 }
@@ -326,7 +354,7 @@ void Broker::LostConnection(SessionId session) {
   {
     MutexLock lock(mutex_);
     ledger_.LoseConnection(session, BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
   }
   Carry(std::move(effects));
 }
@@ -336,7 +364,7 @@ void Broker::Died(SessionId session) {
   {
     MutexLock lock(mutex_);
     ledger_.EndSession(session, /*process_lives=*/false, BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
   }
   Carry(std::move(effects));
 }
@@ -367,6 +395,7 @@ Result<Grant> Broker::Allocate(const peers::Peer& peer, std::uint64_t push_tag,
       return Stopping();
     }
     allocated = ledger_.Allocate(command, BootClock::now(), effects);
+    Settle(effects);
   }
   if (!allocated.ok()) {
     Carry(std::move(effects));
@@ -486,6 +515,7 @@ Result<LeaseView> Broker::Open(const peers::Peer& peer, SessionId session, std::
   {
     MutexLock lock(mutex_);
     opened = ledger_.Open(session, lease, access, BootClock::now(), effects);
+    Settle(effects);
     if (!opened.ok()) opened = WhyOver(session, lease, std::move(opened).error());
   }
   return FinishOpen(session, push_tag, std::move(opened), std::move(effects), access);
@@ -500,6 +530,7 @@ Result<LeaseView> Broker::OpenByName(const peers::Peer& peer, SessionId session,
   {
     MutexLock lock(mutex_);
     opened = ledger_.OpenByName(session, owner, name, access, BootClock::now(), effects);
+    Settle(effects);
   }
   return FinishOpen(session, push_tag, std::move(opened), std::move(effects), access);
 }
@@ -515,7 +546,7 @@ Status Broker::CloseHolding(SessionId session, LeaseId lease) {
   {
     MutexLock lock(mutex_);
     status = ledger_.Close(session, lease, BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
     if (!status.ok()) status = WhyOver(session, lease, std::move(status).error());
   }
   Carry(std::move(effects));
@@ -531,7 +562,7 @@ Result<ledger::Released> Broker::Release(const peers::Peer& peer, SessionId sess
   {
     MutexLock lock(mutex_);
     released = ledger_.Release(session, caller, lease, force, BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
     if (!released.ok()) released = WhyOver(session, lease, std::move(released).error());
   }
   Carry(std::move(effects));

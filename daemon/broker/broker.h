@@ -231,6 +231,9 @@ class Broker : public peers::Registrar {
   };
 
   // ---- effects (broker.cc)
+  // After every command, under the lock under which it was given: chunks move as the ledger moved
+  // them, and why something is over is known to whoever looks next.
+  void Settle(ledger::Effects& effects) GPULEASE_REQUIRES(mutex_);
   // Carries out what a command decided. `inline_group` is left to the caller.
   void Carry(ledger::Effects effects, ledger::GroupId inline_group = {}) GPULEASE_EXCLUDES(mutex_);
   void TellDeadline() GPULEASE_EXCLUDES(mutex_);
@@ -260,9 +263,6 @@ class Broker : public peers::Registrar {
   ledger::UserSpec UserOf(const peers::Peer& peer) const;
 
   // ---- leases that change their size (elastic.cc)
-  // Moves chunks between leases as the ledger did. Under the lock under which it did, so that both
-  // always agree.
-  void MoveChunks(ledger::Effects& effects) GPULEASE_REQUIRES(mutex_);
   // A growth that became a part of `lease`, from its chunk `first` on.
   Result<Grant> HandOverGrown(ledger::SessionId session, std::uint64_t push_tag,
                               ledger::LeaseId lease, std::uint32_t first) GPULEASE_EXCLUDES(mutex_);
@@ -299,7 +299,7 @@ class Broker : public peers::Registrar {
                              std::optional<Duration> most) GPULEASE_EXCLUDES(mutex_);
   void KeepFailure(const std::vector<ledger::LeaseId>& leases,
                    const std::vector<ledger::SessionId>& sessions, const Error& error)
-      GPULEASE_EXCLUDES(mutex_);
+      GPULEASE_REQUIRES(mutex_);
   std::optional<Error> FailureOf(ledger::SessionId session, ledger::LeaseId lease) const
       GPULEASE_REQUIRES(mutex_);
   // The failure that is known of the lease, or `error`, which the ledger said.

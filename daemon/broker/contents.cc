@@ -40,6 +40,7 @@ Result<LeaseView> Broker::Claim(const peers::Peer& peer, SessionId session, std:
   {
     MutexLock lock(mutex_);
     claimed = ledger_.Claim(session, lease, BootClock::now(), effects);
+    Settle(effects);
     if (claimed.ok() && ledger_.FindLease(lease)->sealed) access = ledger::Access::kReadOnly;
   }
   return FinishOpen(session, push_tag, std::move(claimed), std::move(effects), access);

@@ -71,8 +71,8 @@ Result<std::size_t> Broker::Drain(const peers::Peer& peer, std::string_view uuid
         static_cast<void>(
             ledger_.Release({}, administrator, lease, mode == DrainMode::kEnd, now, effects).ok());
       }
-      MoveChunks(effects);
     }
+    Settle(effects);
   }
   options_.report(std::string(uuid) + " is drained by uid " + std::to_string(peer.user.uid));
   Carry(std::move(effects));
@@ -105,6 +105,7 @@ Status Broker::Undrain(const peers::Peer& peer, std::string_view uuid) {
       watch.state = GpuState::kReady;
       watch.message.clear();
       ledger_.SetPoolUsable(pool, true, "", BootClock::now(), effects);
+      Settle(effects);
     }
   }
   options_.report(std::string(uuid) + " is put back into service by uid " +
@@ -128,6 +129,7 @@ void Broker::Lose(std::string_view uuid, const std::string& why) {
     MutexLock lock(mutex_);
     if (watches_[pool].lost) return;
     StartLosing(pool, why, effects);
+    Settle(effects);
   }
   options_.report(std::string(uuid) + " is lost: " + why + "; its leases end");
   Carry(std::move(effects));
@@ -177,6 +179,7 @@ void Broker::KeepRetired(std::vector<state::RetiredGpu> gpus) {
         StartDraining(pool, effects);
       }
     }
+    Settle(effects);
   }
   Carry(std::move(effects));
 }

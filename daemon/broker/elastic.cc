@@ -12,19 +12,6 @@ using ledger::Effects;
 using ledger::LeaseId;
 using ledger::SessionId;
 
-void Broker::MoveChunks(Effects& effects) {
-  std::erase_if(effects, [this](const Effect& effect) {
-    if (effect.kind == Effect::Kind::kMerge) {
-      store_.Merge(effect.lease, effect.other);
-    } else if (effect.kind == Effect::Kind::kCut) {
-      store_.Cut(effect.lease, effect.chunk, effect.other);
-    } else {
-      return false;
-    }
-    return true;
-  });
-}
-
 Result<ResizeView> Broker::Resize(const peers::Peer& peer, std::uint64_t push_tag,
                                   const ledger::ResizeCommand& command) {
   GPULEASE_RETURN_IF_ERROR(CheckSession(peer, command.session));
@@ -39,7 +26,7 @@ Result<ResizeView> Broker::Resize(const peers::Peer& peer, std::uint64_t push_ta
     MutexLock lock(mutex_);
     if (stopping_) return Stopping();
     resized = ledger_.Resize(command, BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
     if (!resized.ok())
       resized = WhyOver(command.session, command.lease, std::move(resized).error());
   }
@@ -76,7 +63,7 @@ Result<ResizeView> Broker::Refresh(const peers::Peer& peer, SessionId session,
   {
     MutexLock lock(mutex_);
     open = ledger_.Refresh(session, lease, have_chunks, BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
     if (!open.ok()) open = WhyOver(session, lease, std::move(open).error());
   }
   Carry(std::move(effects));

@@ -256,7 +256,7 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
     if (has_directory) kept_directories_.insert(id);
     status = aside ? ledger_.SetAside(std::move(found), BootClock::now(), effects)
                    : ledger_.RestoreLease(std::move(found), BootClock::now(), effects);
-    MoveChunks(effects);
+    Settle(effects);
     if (!status.ok()) {
       kept_.erase(id);
       kept_directories_.erase(id);

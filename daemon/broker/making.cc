@@ -80,16 +80,6 @@ Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId gr
   return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
 }
 
-// Who was told that his request waits, or who had it, asks for it later.
-void Broker::KeepFailure(const std::vector<LeaseId>& leases,
-                         const std::vector<ledger::SessionId>& sessions, const Error& error) {
-  MutexLock lock(mutex_);
-  for (const LeaseId lease : leases) {
-    for (const ledger::SessionId session : sessions) failures_.push_back({lease, session, error});
-  }
-  while (failures_.size() > kMostFailures) failures_.pop_front();
-}
-
 std::optional<Error> Broker::FailureOf(ledger::SessionId session, LeaseId lease) const {
   for (const Failure& failure : failures_) {
     if (failure.lease == lease && failure.session == session) return failure.error;
@@ -147,8 +137,8 @@ std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& i
       }
     } else {
       ledger_.Made(group, page_size, BootClock::now(), effects);
-      MoveChunks(effects);
     }
+    Settle(effects);
   }
   Carry(std::move(effects));
   return outcome;
@@ -196,6 +186,7 @@ void Broker::Destroy(LeaseId lease, PoolIndex pool) {
     {
       MutexLock lock(mutex_);
       ledger_.Destroyed(lease, BootClock::now(), effects);
+      Settle(effects);
     }
     Carry(std::move(effects));
   };

@@ -70,6 +70,7 @@ Time Broker::ObserveDevice(PoolIndex pool) {
     MutexLock lock(mutex_);
     if (seen.ok()) {
       ledger_.Observe(pool, seen->used, now, effects);
+      Settle(effects);
       watch.observed = now;
       next = NextObservation(pool, now);
       const ledger::PoolUse use = ledger_.Use(pool);
@@ -135,6 +136,7 @@ Time Broker::ObserveHost(PoolIndex pool) {
     // Free in the books only now that it is free on the machine.
     MutexLock lock(mutex_);
     ledger_.ObserveLease(lease, in_use, BootClock::now(), effects);
+    Settle(effects);
   }
   Time next;
   {
@@ -154,6 +156,7 @@ void Broker::SetState(PoolIndex pool, GpuState state, const std::string& message
     watch.state = state;
     watch.message = message;
     ledger_.SetPoolUsable(pool, state == GpuState::kReady, message, BootClock::now(), effects);
+    Settle(effects);
   }
   options_.report(options_.pools[pool].gpu.uuid +
                   (state == GpuState::kReady ? " is ready" : ": " + message));

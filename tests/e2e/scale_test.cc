@@ -69,7 +69,7 @@ TEST(ScaleTest, AThousandClientsAndFiveThousandLeasesStayCheap) {
   // the leases: to say what is used, the simulated driver looks at every chunk.)
   const std::int64_t idle = TicksInThreeSeconds(daemon);
   std::printf("idle for 3 s: %lld ticks of 10 ms\n", static_cast<long long>(idle));
-  EXPECT_LE(idle, kSanitized ? 5 : 1);
+  EXPECT_LE(idle, kSanitized ? 20 : 1);
   const Bytes before = daemon.resident_bytes();
 
   auto client = clients.begin();

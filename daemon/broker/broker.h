@@ -104,7 +104,8 @@ class Broker : public peers::Registrar {
   // the one told before, or the first since Tick().
   void OnDeadline(std::function<void(Time)> changed) { deadline_changed_ = std::move(changed); }
   void Tick();
-  // Looks for driver calls that have not returned; from the loop, now and then.
+  // Looks for driver calls that have not returned, and for drained GPUs that nothing here has open
+  // any more; from the loop, now and then.
   void CheckLanes();
   // Admits nobody, for this reason; admits everybody again without one.
   void KeepOut(std::optional<Error> reason);

@@ -22,16 +22,19 @@ Host::Host(Options options, UniqueFd listening)
 Host::~Host() {
   for (const Block& block : blocks_) cuda_->cuMemFree(block.address);
   if (device_) cuda_->cuDevicePrimaryCtxRelease(*device_);
+  // At the end, as whoever finds nobody here takes the GPU for closed. Who is in the queue sees
+  // that this one ended, and starts another.
+  unlink(options_.socket.c_str());
 }
 
 void Host::Run() {
-  Time idle_since = BootClock::now();
+  Time used = BootClock::now();
   while (true) {
     const bool idle = blocks_.empty() && connections_.empty();
     int timeout = -1;
     if (idle) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-          After(idle_since, options_.linger) - BootClock::now());
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(After(used, options_.linger) -
+                                                                     BootClock::now());
       if (failed_ || left.count() <= 0) break;
       timeout = static_cast<int>(left.count());
     }
@@ -44,19 +47,17 @@ void Host::Run() {
       if (polled[1 + connections_.size() + i].revents == 0) continue;
       cuda_->cuMemFree(blocks_[i].address);
       blocks_.erase(blocks_.begin() + static_cast<std::ptrdiff_t>(i));
+      used = BootClock::now();
     }
     for (std::size_t i = connections_.size(); i-- > 0;) {
       if (polled[1 + i].revents == 0) continue;
       const UniqueFd connection = std::move(connections_[i]);
       connections_.erase(connections_.begin() + static_cast<std::ptrdiff_t>(i));
-      Answer(connection.get());
+      // Who only looks whether it is there does not keep it there.
+      if (Answer(connection.get())) used = BootClock::now();
     }
     if (polled[0].revents != 0) Accept();
-    if (!idle) idle_since = BootClock::now();
   }
-  // Whoever connects from here on finds nobody and starts another host; who is in the queue already
-  // sees this one end, and does the same.
-  unlink(options_.socket.c_str());
 }
 
 void Host::Accept() {
@@ -74,12 +75,12 @@ void Host::Accept() {
   connections_.push_back(std::move(connection));
 }
 
-void Host::Answer(int connection) {
+bool Host::Answer(int connection) {
   std::byte buffer[sizeof(Request)];
   const Result<ReceivedMessage> received = ReceiveMessage(connection, buffer, /*dont_wait=*/true);
-  if (!received.ok()) return;
+  if (!received.ok()) return false;
   const auto request = ReadPacket<Request>(std::span(buffer).first(received->size));
-  if (!request || request->magic != kMagic || request->version != kVersion) return;
+  if (!request || request->magic != kMagic || request->version != kVersion) return false;
   Reply reply;
   UniqueFd keeps;
   Status done = device_ ? Status() : Open();
@@ -101,6 +102,7 @@ void Host::Answer(int connection) {
   // A block that nobody hears of hangs up here.
   static_cast<void>(
       SendMessage(connection, BytesOf(reply), std::span(&descriptor, keeps ? 1u : 0u)).ok());
+  return true;
 }
 
 Status Host::Open() {

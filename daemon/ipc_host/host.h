@@ -48,7 +48,8 @@ class Host {
   // The driver and the GPU's primary context, current on this thread.
   Status Open();
   void Accept();
-  void Answer(int connection);
+  // False when it asked for nothing that is known here.
+  bool Answer(int connection);
   Result<UniqueFd> Make(Bytes bytes, Reply& reply);
   // Zeroed, and named in the reply.
   Status Fill(cuda::CUdeviceptr address, Bytes bytes, Reply& reply) const;

@@ -109,6 +109,11 @@ Result<IpcBlock> IpcMemory::CreateBlock(Bytes bytes) {
   return block;
 }
 
+bool IpcMemory::IsThere() const {
+  const Result<UniqueFd> line = Connect();
+  return line.ok() && *line;
+}
+
 Result<IpcMemory::Answer> IpcMemory::Ask(const ipc::Request& request, Duration bound) {
   while (true) {
     Result<Line> line = Reach();

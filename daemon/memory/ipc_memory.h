@@ -46,6 +46,8 @@ class IpcMemory {
   // Memory that reads as zeros. `bytes` is a multiple of the granularity.
   // Errors: those of Prepare(), but after five seconds.
   Result<IpcBlock> CreateBlock(Bytes bytes);
+  // The process is there, and has the GPU open.
+  bool IsThere() const;
 
  private:
   struct Line {

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
 
 #include "driver/cuda_abi.h"
 #include "tests/e2e/assertions.h"
@@ -228,6 +232,40 @@ TEST_F(IpcHostTest, KilledBetweenTwoRequestsItIsReplaced) {
     ASSERT_TRUE(Worked(client_.Release(next.lease_id())));
     ExpectNoTrace();
   }
+}
+
+TEST_F(IpcHostTest, ADrainedGpuIsOpenInNoHost) {
+  const v1::Lease lease = client_.MustAllocate(WithHandle(0)).first;
+  const pid_t host = HostOf(0);
+  v1::DrainRequest request;
+  request.set_gpu_uuid(node_.uuid_text(0));
+  grpc::ClientContext context;
+  v1::DrainResponse response;
+  ASSERT_TRUE(client_.nodes().Drain(&context, request, &response).ok());
+  // Whoever is connected keeps the host from ending.
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string path = daemon_.runtime_dir() + "/ipc-" + node_.uuid_text(0) + ".sock";
+  ASSERT_LT(path.size(), sizeof address.sun_path);
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  UniqueFd connection(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(connect(connection.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_TRUE(Worked(client_.Release(lease.lease_id())));
+  // By its UUID: it changes its place when the daemon lets go of it.
+  const auto gpu = [&] {
+    const v1::GetNodeResponse node = client_.Node();
+    for (const v1::Gpu& one : node.gpus()) {
+      if (one.uuid() == request.gpu_uuid()) return one;
+    }
+    return v1::Gpu();
+  };
+  ASSERT_TRUE(Eventually([&] { return gpu().memory().lease_count() == 0; }));
+  EXPECT_EQ(gpu().state(), v1::GPU_STATE_DRAINING) << "the host has it open";
+  EXPECT_EQ(kill(host, 0), 0);
+  connection.Reset();
+  EXPECT_TRUE(Eventually([&] {
+    const auto node = client_.GetNode();
+    return node.ok() && gpu().state() == v1::GPU_STATE_DRAINED;
+  })) << client_.Node().ShortDebugString();
 }
 
 TEST_F(IpcHostTest, WithoutDaemonAndKeeperItEndsWithTheLastWhoHasTheBlock) {

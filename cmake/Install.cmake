@@ -33,5 +33,6 @@ endforeach()
 install(FILES systemd/gpulease.sysusers.conf DESTINATION lib/sysusers.d RENAME gpulease.conf)
 install(FILES systemd/gpulease.tmpfiles.conf DESTINATION lib/tmpfiles.d RENAME gpulease.conf)
 install(FILES systemd/60-gpulease.rules DESTINATION lib/udev/rules.d)
-install(FILES docs/man/gpuleased.8 docs/man/gpulease-keeper.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
+install(FILES docs/man/gpuleased.8 docs/man/gpulease-ipc-host.8 docs/man/gpulease-keeper.8
+  DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
 install(FILES docs/man/gpuleasectl.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT ctl)

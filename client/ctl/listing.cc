@@ -143,7 +143,8 @@ Cell Labels(const v1::Lease& lease) {
 // Where a lease's memory is; for a queued one, where it shall be.
 std::string Place(const v1::Lease& lease) {
   if (lease.kind() == v1::MEMORY_KIND_DEVICE)
-    return lease.gpu_uuid().empty() ? "any GPU" : ShortUuid(lease.gpu_uuid());
+    return (lease.gpu_uuid().empty() ? "any GPU" : ShortUuid(lease.gpu_uuid())) +
+           (lease.ipc() ? " ipc" : "");
   return lease.numa_node() < 0 ? "host" : "numa" + std::to_string(lease.numa_node());
 }
 
@@ -245,6 +246,9 @@ LeaseBuilder LeaseColumns(bool record) {
       .Add({"death_notice", "death notice", Unit::kNone,
             record ? Show::kUnlessEmpty : Show::kJsonOnly},
            [](const Row& row) { return Flag(row.death_notice()); })
+      .Add({"ipc", "IPC handle, importers untracked", Unit::kNone,
+            record ? Show::kUnlessEmpty : Show::kJsonOnly},
+           [](const Row& row) { return Flag(row.ipc()); })
       .Add({"chunks", "chunks", Unit::kNone, Show::kJsonOnly},
            [](const Row& row) { return Rows(ChunkTable(row)); });
   if (record)

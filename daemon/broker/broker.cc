@@ -72,12 +72,14 @@ Broker::Broker(Options options)
       release_bound_(options_.limits.release_bound),
       watches_(options_.pools.size()) {
   makers_ = std::make_unique<memory::Lane>("makers", 4, [] { return kNever; });
+  hang_ups_ = std::make_unique<memory::HangUpWatch>([this](LeaseId lease) { LoseLease(lease); });
   for (PoolIndex i = 0; i < options_.pools.size(); ++i) {
     const Pool& pool = options_.pools[i];
     const bool device = pool.spec.kind == ledger::PoolKind::kDevice;
     if (device) {
       watches_[i].device =
           std::make_unique<memory::DeviceMemory>(options_.cuda, pool.gpu.ordinal, pool.gpu.uuid);
+      watches_[i].ipc = std::make_unique<memory::IpcMemory>(options_.ipc, pool.gpu.uuid);
     }
     watches_[i].lane = std::make_unique<memory::Lane>(
         device ? "gpu" + std::to_string(pool.gpu.ordinal) : pool.spec.name, 1,
@@ -111,6 +113,7 @@ bool Broker::StopLanes(Duration bound) {
   const auto stop = [until](memory::Lane& lane) {
     return lane.Stop(std::max(until - BootClock::now(), Duration::zero()));
   };
+  hang_ups_->Stop();
   bool all = stop(*makers_);
   for (PoolWatch& watch : watches_) all = stop(*watch.lane) && all;
   if (xid_listener_) all = stop(*xid_listener_) && all;

@@ -27,6 +27,8 @@
 #include "daemon/broker/view.h"
 #include "daemon/ledger/ledger.h"
 #include "daemon/memory/device_memory.h"
+#include "daemon/memory/hang_up_watch.h"
+#include "daemon/memory/ipc_memory.h"
 #include "daemon/memory/lane.h"
 #include "daemon/memory/lease_memory.h"
 #include "daemon/peers/reception.h"
@@ -52,6 +54,7 @@ struct Options {
   std::shared_ptr<const driver::CudaDriver> cuda;  // null: no GPUs
   std::shared_ptr<const driver::NvmlDriver> nvml;  // null: releases count when they are closed
   std::set<std::uint32_t> fatal_xids;              // after which a GPU is lost
+  memory::IpcPlace ipc;                            // of the processes that have memory with handles
   // Who pays for a session of this peer.
   std::function<ledger::TenantSpec(const peers::Peer&)> tenant_of;
   std::function<bool(const ledger::UserSpec&)> is_administrator;
@@ -101,7 +104,8 @@ class Broker : public peers::Registrar {
   // the one told before, or the first since Tick().
   void OnDeadline(std::function<void(Time)> changed) { deadline_changed_ = std::move(changed); }
   void Tick();
-  // Looks for driver calls that have not returned; from the loop, now and then.
+  // Looks for driver calls that have not returned, and for drained GPUs that nothing here has open
+  // any more; from the loop, now and then.
   void CheckLanes();
   // Admits nobody, for this reason; admits everybody again without one.
   void KeepOut(std::optional<Error> reason);
@@ -205,6 +209,7 @@ class Broker : public peers::Registrar {
   struct PoolWatch {
     std::unique_ptr<memory::Lane> lane;
     std::unique_ptr<memory::DeviceMemory> device;  // device pools
+    std::unique_ptr<memory::IpcMemory> ipc;        // device pools
     GpuState state = GpuState::kReady;
     std::string message;
     bool draining = false;  // kDraining, kDrained or kLost, whatever the driver shows
@@ -228,6 +233,7 @@ class Broker : public peers::Registrar {
     ledger::PoolIndex pool = ledger::kNoPool;
     std::vector<Bytes> chunks;
     ledger::PageSize page_size = ledger::PageSize::kSmall;
+    bool ipc = false;
   };
 
   // ---- effects (broker.cc)
@@ -309,6 +315,13 @@ class Broker : public peers::Registrar {
   Result<std::shared_ptr<const memory::LeaseMemory>> MakeChunks(ledger::GroupId group,
                                                                 const MakeItem& item,
                                                                 ledger::PageSize& page_size);
+  // The processes that are to make blocks with handles are there, before a gate is held for them.
+  Status PrepareIpc(const std::vector<MakeItem>& items) const;
+  // Sees to it that the lease ends when the process does that has its memory. Under the lock, so
+  // that its end is seen after the ledger has it.
+  void WatchIpc(ledger::LeaseId lease) GPULEASE_REQUIRES(mutex_);
+  // That process is gone.
+  void LoseLease(ledger::LeaseId lease) GPULEASE_EXCLUDES(mutex_);
   bool StillWanted(ledger::GroupId group) const GPULEASE_EXCLUDES(mutex_);
   void Destroy(ledger::LeaseId lease, ledger::PoolIndex pool) GPULEASE_EXCLUDES(mutex_);
 
@@ -357,6 +370,8 @@ class Broker : public peers::Registrar {
   // Always in a call of the driver that waits.
   std::optional<driver::XidEvents> xid_events_;
   std::unique_ptr<memory::Lane> xid_listener_;
+  // Of the chunks of leases with `ipc`; its callback uses the rest.
+  std::unique_ptr<memory::HangUpWatch> hang_ups_;
 };
 
 }  // namespace gpulease::broker

@@ -136,6 +136,10 @@ void Broker::Lose(std::string_view uuid, const std::string& why) {
 }
 
 void Broker::CheckDrained() {
+  // A GPU that is safe to reset is open nowhere here. (A lost one is not waited for.)
+  std::vector<bool> hosted(watches_.size());
+  for (std::size_t i = 0; i < watches_.size(); ++i)
+    hosted[i] = watches_[i].ipc != nullptr && watches_[i].ipc->IsThere();
   std::vector<state::RetiredGpu> empty;
   {
     MutexLock lock(mutex_);
@@ -148,7 +152,7 @@ void Broker::CheckDrained() {
                                        [&](const auto& gpu) { return gpu.uuid == uuid; });
       if (retired) continue;
       any = true;
-      if (ledger_.Use(pool).leases > 0) continue;
+      if (ledger_.Use(pool).leases > 0 || (hosted[pool] && !watch.lost)) continue;
       if (!watch.lost) {
         watch.state = GpuState::kDrained;
         watch.message = "it has no lease any more; the daemon is about to close it";

@@ -60,12 +60,16 @@ void Broker::KeepLease(LeaseId id) {
   }
   const std::string& pool = options_.pools[lease->lease.pool].spec.name;
   const std::uint32_t revision = lease->lease.revision;
-  std::string record = state::Encode(state::KeptLease{*std::move(lease), pool});
+  const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(id);
+  if (!memory) return;
+  std::string record = state::Encode(state::KeptLease{.lease = *std::move(lease),
+                                                      .pool = pool,
+                                                      .has_directory = false,
+                                                      .ipc_handle = memory->ipc_handle,
+                                                      .ipc_offset = memory->ipc_offset});
   const auto kept = kept_.find(id);
   if (kept != kept_.end() && kept->second == revision)
     return options_.keeper->PutRecord(key, std::move(record));
-  const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(id);
-  if (!memory) return;
   options_.keeper->Put(key, std::move(record), DescriptorsOf(*memory), memory);
   kept_[id] = revision;
 }
@@ -227,6 +231,8 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
   const bool has_directory = lease->has_directory;
 
   auto memory = std::make_shared<memory::LeaseMemory>();
+  memory->ipc_handle = std::move(lease->ipc_handle);
+  memory->ipc_offset = lease->ipc_offset;
   if (found.lease.kind == ledger::PoolKind::kDevice) {
     // What is set aside is held by the keeper alone.
     for (UniqueFd& chunk : kept.entry.descriptors) {
@@ -248,6 +254,7 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
   const LeaseId id = found.lease.id;
   const std::string had_name = found.lease.name;
   const bool host = found.lease.kind == ledger::PoolKind::kHost;
+  const bool ipc = found.lease.ipc;
   if (host || !aside) store_.Put(id, memory);
   Status status;
   {
@@ -257,6 +264,7 @@ void Broker::RestoreLease(state::Kept& kept, bool aside,
     status = aside ? ledger_.SetAside(std::move(found), BootClock::now(), effects)
                    : ledger_.RestoreLease(std::move(found), BootClock::now(), effects);
     Settle(effects);
+    if (status.ok() && ipc && !aside) WatchIpc(id);
     if (!status.ok()) {
       kept_.erase(id);
       kept_directories_.erase(id);

@@ -19,7 +19,7 @@ using ledger::PoolKind;
 // A request waits so long for its GPU's gate; then its grant is awaited like a queued one.
 constexpr Duration kGateWait = std::chrono::milliseconds(20);
 // Host memory is populated at about 4 GiB/s: so much takes a few milliseconds, more is not a
-// request's business.
+// request's business, and neither is the start of a process, nor what it answers.
 constexpr Bytes kMostHostHere = 16 * kMiB;
 constexpr Duration kCloseTogether = std::chrono::milliseconds(1);
 
@@ -31,7 +31,7 @@ std::vector<Broker::MakeItem> Broker::ItemsOf(GroupId group) const {
   for (const LeaseId id : ledger_.GroupLeases(group)) {
     const ledger::Lease* const lease = ledger_.FindLease(id);
     if (lease != nullptr && lease->state == ledger::State::kMaking) {
-      items.push_back({id, lease->owner, lease->pool, lease->chunks, lease->page_size});
+      items.push_back({id, lease->owner, lease->pool, lease->chunks, lease->page_size, lease->ipc});
     }
   }
   return items;
@@ -51,6 +51,14 @@ Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId gr
   auto memory = std::make_shared<memory::LeaseMemory>();
   const Pool& pool = options_.pools[item.pool];
   if (pool.spec.kind == PoolKind::kDevice) {
+    if (item.ipc) {
+      Result<memory::IpcBlock> block = watches_[item.pool].ipc->CreateBlock(item.chunks.front());
+      if (!block.ok()) return std::move(block).error();
+      memory->device.push_back(std::make_shared<const UniqueFd>(std::move(block->keeps)));
+      memory->ipc_handle = std::move(block->handle);
+      memory->ipc_offset = block->offset;
+      return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
+    }
     memory->device.reserve(item.chunks.size());
     for (const Bytes bytes : item.chunks) {
       Result<UniqueFd> chunk = watches_[item.pool].device->CreateChunk(bytes);
@@ -80,6 +88,42 @@ Result<std::shared_ptr<const memory::LeaseMemory>> Broker::MakeChunks(GroupId gr
   return std::shared_ptr<const memory::LeaseMemory>(std::move(memory));
 }
 
+Status Broker::PrepareIpc(const std::vector<MakeItem>& items) const {
+  for (const MakeItem& item : items) {
+    if (!item.ipc) continue;
+    const Result<bool> started = watches_[item.pool].ipc->Prepare();
+    if (!started.ok()) return started.error();
+    // What its context takes belongs to nobody's lease.
+    if (*started) watches_[item.pool].lane->ObserveAt(BootClock::now());
+  }
+  return {};
+}
+
+void Broker::WatchIpc(LeaseId lease) {
+  const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(lease);
+  if (!memory || memory->device.empty()) return;
+  if (const Status watched = hang_ups_->Watch(lease, memory->device.front()); !watched.ok()) {
+    options_.report("lease " + std::to_string(lease.value) +
+                    " would not end with its memory: " + watched.error().message);
+  }
+}
+
+void Broker::LoseLease(LeaseId lease) {
+  Effects effects;
+  std::string why;
+  {
+    MutexLock lock(mutex_);
+    const ledger::Lease* const found = ledger_.FindLease(lease);
+    if (found == nullptr) return;
+    why = "gpulease-ipc-host of " + options_.pools[found->pool].spec.name + ", which had it, ended";
+    ledger_.LoseLease(lease, why, BootClock::now(), effects);
+    Settle(effects);
+  }
+  if (!effects.empty())
+    options_.report("lease " + std::to_string(lease.value) + " is lost: " + why);
+  Carry(std::move(effects));
+}
+
 std::optional<Error> Broker::FailureOf(ledger::SessionId session, LeaseId lease) const {
   for (const Failure& failure : failures_) {
     if (failure.lease == lease && failure.session == session) return failure.error;
@@ -105,6 +149,8 @@ std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& i
 
   Effects effects;
   Status outcome;
+  std::optional<Error> failed;
+  if (Status prepared = PrepareIpc(items); !prepared.ok()) failed = std::move(prepared).error();
   {
     // The ledger learns of the chunks before the gates open, so that no view of the driver is taken
     // in between.
@@ -112,14 +158,14 @@ std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& i
     if (!gates.Enter(std::move(lanes), most)) return std::nullopt;
     ledger::PageSize page_size = ledger::PageSize::kSmall;
     std::vector<std::shared_ptr<const memory::LeaseMemory>> made;
-    std::optional<Error> failed;
     for (const MakeItem& item : items) {
+      if (failed) break;
       auto memory = MakeChunks(group, item, page_size);
-      if (!memory.ok()) {
+      if (memory.ok()) {
+        made.push_back(std::move(*memory));
+      } else {
         failed = std::move(memory).error();
-        break;
       }
-      made.push_back(std::move(*memory));
     }
     if (failed) made.clear();
     for (std::size_t i = 0; i < made.size(); ++i) store_.Put(items[i].lease, std::move(made[i]));
@@ -137,6 +183,9 @@ std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& i
       }
     } else {
       ledger_.Made(group, page_size, BootClock::now(), effects);
+      for (const MakeItem& item : items) {
+        if (item.ipc) WatchIpc(item.lease);
+      }
     }
     Settle(effects);
   }
@@ -147,11 +196,13 @@ std::optional<Status> Broker::Make(GroupId group, const std::vector<MakeItem>& i
 Status Broker::MakeHere(GroupId group) {
   const std::vector<MakeItem> items = ItemsOf(group);
   Bytes host = 0;
+  bool ipc = false;
   for (const MakeItem& item : items) {
+    ipc = ipc || item.ipc;
     if (options_.pools[item.pool].spec.kind != PoolKind::kHost) continue;
     for (const Bytes bytes : item.chunks) host += bytes;
   }
-  if (host <= kMostHostHere) {
+  if (host <= kMostHostHere && !ipc) {
     if (std::optional<Status> made = Make(group, items, kGateWait)) return *std::move(made);
   }
   MakeOnLane(group);
@@ -163,7 +214,7 @@ void Broker::MakeOnLane(GroupId group) {
   if (items.empty()) return;
   const bool one_gpu = std::all_of(items.begin(), items.end(), [&](const MakeItem& item) {
     return item.pool == items.front().pool &&
-           options_.pools[item.pool].spec.kind == PoolKind::kDevice;
+           options_.pools[item.pool].spec.kind == PoolKind::kDevice && !item.ipc;
   });
   memory::Lane& lane = one_gpu ? *watches_[items.front().pool].lane : *makers_;
   lane.Post([this, group, items] { Make(group, items, std::nullopt); });
@@ -180,6 +231,7 @@ void Broker::Destroy(LeaseId lease, PoolIndex pool) {
       }
       // What others use just now, so that what they took lately is not taken for what is released.
       if (!awaited) ObserveDevice(pool);
+      hang_ups_->Forget(lease);
       store_.Take(lease);
     }
     Effects effects;

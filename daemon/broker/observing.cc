@@ -178,6 +178,8 @@ void Broker::CheckLanes() {
                "a driver call has not returned for " + Seconds(now - *since));
     }
   }
+  // What has a drained GPU open besides may have ended meanwhile.
+  if (any_draining_) CheckDrained();
 }
 
 void Broker::ShowMissing(std::vector<AbsentGpu> gpus) {

@@ -27,6 +27,12 @@ LeaseView Broker::ViewOf(const ledger::Lease& lease) const {
   LeaseView view;
   view.lease = lease;
   view.target = lease.target;
+  if (lease.ipc) {
+    if (const std::shared_ptr<const memory::LeaseMemory> memory = store_.Find(lease.id)) {
+      view.ipc_handle = memory->ipc_handle;
+      view.ipc_offset = memory->ipc_offset;
+    }
+  }
   if (const ledger::Lease* const growth = ledger_.FindLease(lease.growth))
     view.target = lease.size + growth->size;
   if (lease.pool != ledger::kNoPool) {
@@ -49,6 +55,8 @@ ledger::UserSpec Broker::UserOf(const peers::Peer& peer) const {
 
 LeaseView Broker::FullViewOf(const ledger::Lease& lease, const ledger::UserSpec& viewer) const {
   LeaseView view = ViewOf(lease);
+  // Who knows the handle may write.
+  view.ipc_handle.clear();
   for (const ledger::Holding& holding : lease.holders) {
     HolderView holder;
     holder.holding = holding;

@@ -29,6 +29,9 @@ struct LeaseView {
   std::uint32_t queue_position = 0;  // of its growth, where it grows
   std::vector<Blocker> blockers;
   Bytes target = 0;  // that it is about to have; 0: what it has
+  // Of a lease with `ipc`, for who has it open.
+  std::string ipc_handle;
+  Bytes ipc_offset = 0;
 };
 
 // An elastic lease after a call that changes it.

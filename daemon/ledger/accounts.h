@@ -90,7 +90,8 @@ struct SessionRecord {
 struct Piece {
   PoolKind kind = PoolKind::kDevice;
   Bytes requested = 0;
-  PoolSet pools;  // that will do, usable or not
+  PoolSet pools;       // that will do, usable or not
+  bool whole = false;  // in one chunk, whatever its size
 };
 
 // Kept while a group is queued or being made.

@@ -32,6 +32,21 @@ Result<PoolSet> Candidates(const AllocationSpec& spec, const std::deque<PoolAcco
   return set;
 }
 
+Status CheckIpc(const AllocationSpec& spec, const PoolSet& candidates,
+                const std::deque<PoolAccount>& pools) {
+  if (spec.kind != PoolKind::kDevice) return BadField("ipc_handle: is for GPU memory");
+  if (spec.reserve != 0)
+    return BadField(
+        "ipc_handle: what is opened by a handle keeps its size: ask for no reserve_bytes");
+  for (const PoolAccount& pool : pools) {
+    if (candidates[pool.index] && spec.alignment > pool.spec.granularity) {
+      return BadField("alignment_bytes: what is opened by an IPC handle is aligned to " +
+                      FormatBytes(pool.spec.granularity) + ": ask for at most that");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<Ledger::Impl::Request> Ledger::Impl::CheckFields(const AllocateCommand& command,
@@ -72,7 +87,8 @@ Result<Ledger::Impl::Request> Ledger::Impl::CheckFields(const AllocateCommand& c
     Result<PoolSet> candidates = Candidates(spec, pools);
     if (!candidates.ok()) return std::move(candidates).error();
     request.pools |= *candidates;
-    request.pieces.push_back({spec.kind, spec.size, *candidates});
+    if (spec.ipc) GPULEASE_RETURN_IF_ERROR(CheckIpc(spec, *candidates, pools));
+    request.pieces.push_back({spec.kind, spec.size, *candidates, spec.ipc});
   }
   return request;
 }
@@ -203,6 +219,7 @@ Group& Ledger::Impl::AddGroup(const AllocateCommand& command, Request request,
             std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count()));
     lease.generation = generations;
     lease.death_notice = spec.death_notice;
+    lease.ipc = spec.ipc;
     // The daemon writes to it: a huge page that a holder gave back may not be had again.
     if (lease.death_notice) lease.page_size = PageSize::kSmall;
     lease.created = now;
@@ -262,7 +279,7 @@ void Ledger::Impl::Measure(Request& request) const {
       const std::optional<Bytes> size = pool.Rounded(piece.requested);
       if (!piece.pools[pool.index] || !size) continue;
       bytes = std::min(bytes, *size);
-      chunks = std::min(chunks, pool.ChunkCount(*size));
+      chunks = std::min(chunks, pool.ChunkCount(*size, piece.whole));
     }
     Bytes& sum = request.bytes[Index(piece.kind)];
     sum = CheckedAdd(sum, bytes).value_or(~Bytes{0});
@@ -303,7 +320,7 @@ Result<Allocated> Ledger::Impl::Admit(const AllocateCommand& command, Request re
       const PoolAccount& pool = pools[(*placement)[i]];
       const Bytes size = *pool.Rounded(request.pieces[i].requested);
       exact[Index(pool.spec.kind)] += size;
-      chunks += pool.ChunkCount(size);
+      chunks += pool.ChunkCount(size, request.pieces[i].whole);
     }
     const std::uint64_t used = ChunkCount();
     if (chunks > options.limits.chunks - used)

@@ -135,7 +135,7 @@ Result<Resized> Ledger::Impl::Grow(LeaseRecord& record, const ResizeCommand& com
   Request request;
   request.parent = &record;
   request.pools.set(lease.pool);
-  request.pieces.push_back({lease.kind, more, request.pools});
+  request.pieces.push_back({lease.kind, more, request.pools, false});
   Measure(request);
   const Result<Allocated> asked = Admit({command.session, {std::move(spec)}, command.wait, ""},
                                         std::move(request), session, now, effects);

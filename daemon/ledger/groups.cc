@@ -37,7 +37,7 @@ void Ledger::Impl::Grant(Group& group, const Placement& placement, Time now, Eff
     PoolAccount& pool = pools[placement[i]];
     record.lease.pool = pool.index;
     record.lease.size = *pool.Rounded(record.lease.requested);
-    record.lease.chunks = pool.ChunkSizes(record.lease.size);
+    record.lease.chunks = pool.ChunkSizes(record.lease.size, record.lease.ipc);
     record.charge = Charge(pool, *group.tenant, group.session, record.lease.id, record.lease.size,
                            record.lease.chunks.size());
     SetState(record, State::kMaking, now);

@@ -52,6 +52,7 @@ struct Ledger::Impl {
   void SetPoolUsable(PoolIndex pool, bool usable, std::string_view message, Time now,
                      Effects& effects);
   void LosePool(PoolIndex pool, std::string_view message, Time now, Effects& effects);
+  void LoseLease(LeaseId lease, std::string_view message, Time now, Effects& effects);
   Status Seal(SessionId session, LeaseId lease, std::string content_tag,
               std::shared_ptr<const std::string> directory, Effects& effects);
   Result<Opened> Claim(SessionId session, LeaseId lease);
@@ -167,7 +168,11 @@ struct Ledger::Impl {
   void FreeBytes(LeaseRecord& record, Bytes bytes, Effects& effects);
 
   // ---- loss.cc
-  void LoseLease(LeaseRecord& record, Effects& effects);
+  // It ends with its pool.
+  void LoseWithPool(LeaseRecord& record, Effects& effects);
+  // Tells owner and holders that it is over.
+  void TellLost(const LeaseRecord& record, Error error, std::string_view message,
+                Effects& effects) const;
 
   // ---- lasting.cc
   // Its owner is gone and it lasts.

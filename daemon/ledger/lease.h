@@ -26,6 +26,9 @@ enum class Access : std::uint8_t { kReadOnly, kReadWrite };
 using Realm = std::string;
 inline constexpr char kUnknownRealm = '?';
 
+// Of the handle by which others open a lease with `ipc`.
+inline constexpr std::size_t kIpcHandleBytes = 64;
+
 // Of a linger: until it is released.
 inline constexpr Duration kForever = Duration::max();
 
@@ -95,6 +98,8 @@ struct Lease {
   // Of a growth, and of what was cut off: the lease that it is of.
   LeaseId parent;
   bool death_notice = false;
+  // One block in a process of its own, which others open by a handle unseen: see LoseLease.
+  bool ipc = false;
   Time created{};
   Time changed{};  // of the last change of state
 };

@@ -134,6 +134,10 @@ void Ledger::LosePool(PoolIndex pool, std::string_view message, Time now, Effect
   impl_->LosePool(pool, message, now, effects);
   impl_->Verify();
 }
+void Ledger::LoseLease(LeaseId lease, std::string_view message, Time now, Effects& effects) {
+  impl_->LoseLease(lease, message, now, effects);
+  impl_->Verify();
+}
 
 Status Ledger::Seal(SessionId session, LeaseId lease, std::string content_tag,
                     std::shared_ptr<const std::string> directory, Time, Effects& effects) {

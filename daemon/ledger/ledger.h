@@ -183,6 +183,7 @@ struct AllocationSpec {
   // Device memory: the addresses that an elastic lease may grow into, at least `size`; 0: it keeps
   // its size.
   Bytes reserve = 0;
+  bool ipc = false;  // device memory: see Lease
 };
 
 struct AllocateCommand {
@@ -367,7 +368,8 @@ class Ledger {
   //   kInvalidArgument/kBadField
   //       specs 1 to 64, size 0, alignment, mode, a wait longer than `longest_wait`, a pool that
   //       does not exist or is of another kind, a name twice in the request, gid none of the user's
-  //       (administrators: any), a death notice of device memory or of huge pages: mend the
+  //       (administrators: any), a death notice of device memory or of huge pages, an IPC handle of
+  //       host memory, of an elastic lease or with an alignment beyond the granularity: mend the
   //       request.
   //   kInvalidArgument/kTooLarge
   //       more than the pools (total less headroom), the tenant's limit or the descriptors could
@@ -490,6 +492,10 @@ class Ledger {
   // Its memory is lost with it: not usable; every lease on it is over at once, charged to nobody,
   // its owner and holders told kDeviceLost; who could be served nowhere else fails.
   void LosePool(PoolIndex pool, std::string_view message, Time now, Effects& effects);
+  // The memory of one lease is lost, as the process that had it has died: its owner and holders are
+  // told kDeviceLost and have no right to it any more. What they may still map is quarantined until
+  // the driver shows it as free. No effect on a lease that is not made, or closed already.
+  void LoseLease(LeaseId lease, std::string_view message, Time now, Effects& effects);
 
   // ---- the rules
 

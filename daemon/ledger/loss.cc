@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A pool that is lost: everything on it ends, and nobody waits for it any more.
+// Memory that is lost: with a pool everything on it ends, and nobody waits for it any more; with
+// the process that had it, one lease.
 #include <algorithm>
 
 #include "daemon/ledger/impl.h"
@@ -24,12 +25,12 @@ void Ledger::Impl::LosePool(PoolIndex index, std::string_view message, Time now,
   }
   for (const LeaseId id : ending) {
     // A growth may have gone with its lease.
-    if (LeaseRecord* record = FindLease(id)) LoseLease(*record, effects);
+    if (LeaseRecord* record = FindLease(id)) LoseWithPool(*record, effects);
   }
   Serve(now, effects);
 }
 
-void Ledger::Impl::LoseLease(LeaseRecord& record, Effects& effects) {
+void Ledger::Impl::LoseWithPool(LeaseRecord& record, Effects& effects) {
   const PoolAccount& pool = *record.charge.pool();
   if (record.lease.state == State::kMaking) {
     // All pieces of the request or none; the executor reports when it has let go of the chunks.
@@ -39,16 +40,9 @@ void Ledger::Impl::LoseLease(LeaseRecord& record, Effects& effects) {
     }
     return;
   }
-  std::vector<SessionId> told = HolderSessions(record);
-  if (const SessionId owner = record.lease.owner;
-      owner && std::find(told.begin(), told.end(), owner) == told.end())
-    told.push_back(owner);
+  TellLost(record, DeviceLost(record.lease.id, pool.spec.name, pool.message), pool.message,
+           effects);
   for (const SessionId holder : HolderSessions(record)) RemoveHolding(record, holder);
-  if (!told.empty()) {
-    Emit(EventType::kDeviceLost, record, std::move(told), effects);
-    effects.back().error = DeviceLost(record.lease.id, pool.spec.name, pool.message);
-    effects.back().message = pool.message;
-  }
   if (record.lease.state < State::kDestroying) {
     Effect& destroy = effects.emplace_back(Effect{.kind = Effect::Kind::kDestroy});
     destroy.lease = record.lease.id;
@@ -56,6 +50,34 @@ void Ledger::Impl::LoseLease(LeaseRecord& record, Effects& effects) {
     destroy.pool = record.lease.pool;
   }
   EraseLease(record, effects);
+}
+
+void Ledger::Impl::LoseLease(LeaseId id, std::string_view message, Time now, Effects& effects) {
+  LeaseRecord* record = FindLease(id);
+  if (record == nullptr || record->lease.state < State::kOffered ||
+      record->lease.state >= State::kDestroying)
+    return;
+  TellLost(*record, MemoryLost(id, message), message, effects);
+  for (const SessionId holder : HolderSessions(*record)) {
+    Expose(*record, holder);
+    RemoveHolding(*record, holder);
+  }
+  StopLasting(*record);
+  DropOwner(*record, effects);
+  Settle(*record, now, effects);
+  Serve(now, effects);
+}
+
+void Ledger::Impl::TellLost(const LeaseRecord& record, Error error, std::string_view message,
+                            Effects& effects) const {
+  std::vector<SessionId> told = HolderSessions(record);
+  if (const SessionId owner = record.lease.owner;
+      owner && std::find(told.begin(), told.end(), owner) == told.end())
+    told.push_back(owner);
+  if (told.empty()) return;
+  Emit(EventType::kDeviceLost, record, std::move(told), effects);
+  effects.back().error = std::move(error);
+  effects.back().message = message;
 }
 
 }  // namespace gpulease::ledger

@@ -72,13 +72,14 @@ PoolUse PoolAccount::Use() const {
   return use;
 }
 
-std::uint64_t PoolAccount::ChunkCount(Bytes size) const {
-  if (spec.largest_chunk == 0) return 1;
+std::uint64_t PoolAccount::ChunkCount(Bytes size, bool whole) const {
+  if (whole || spec.largest_chunk == 0) return 1;
   return size / spec.largest_chunk + (size % spec.largest_chunk != 0 ? 1 : 0);
 }
 
-std::vector<Bytes> PoolAccount::ChunkSizes(Bytes size) const {
-  const std::uint64_t count = ChunkCount(size);
+std::vector<Bytes> PoolAccount::ChunkSizes(Bytes size, bool whole) const {
+  if (whole) return {size};
+  const std::uint64_t count = ChunkCount(size, false);
   std::vector<Bytes> sizes(count, spec.largest_chunk);
   sizes.back() = size - (count - 1) * spec.largest_chunk;
   return sizes;

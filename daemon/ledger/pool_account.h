@@ -72,9 +72,9 @@ struct PoolAccount {
   PoolUse Use() const;
 
   std::optional<Bytes> Rounded(Bytes size) const { return RoundUp(size, spec.granularity); }
-  // Of a lease of `size` rounded bytes.
-  std::uint64_t ChunkCount(Bytes size) const;
-  std::vector<Bytes> ChunkSizes(Bytes size) const;
+  // Of a lease of `size` rounded bytes; `whole`: in one chunk, however large.
+  std::uint64_t ChunkCount(Bytes size, bool whole) const;
+  std::vector<Bytes> ChunkSizes(Bytes size, bool whole) const;
 };
 
 }  // namespace gpulease::ledger

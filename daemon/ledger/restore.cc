@@ -76,6 +76,8 @@ Status Ledger::Impl::CheckRestored(const RestoredLease& restored) const {
   if (lease.reserved != 0 &&
       (lease.kind != PoolKind::kDevice || lease.reserved < size || lease.target > size))
     return Senseless("its size does not fit what it has reserved");
+  if (lease.ipc && (lease.kind != PoolKind::kDevice || lease.chunks.size() != 1))
+    return Senseless("what is opened by a handle is one block of a GPU");
   if (lease.linger < Duration::zero()) return Senseless("it lingers for less than nothing");
   std::set<SessionId> holders;
   for (const Holding& holding : lease.holders) {

@@ -70,7 +70,8 @@ bool Ledger::Impl::ServeOne(Time now, Effects& effects) {
   std::uint64_t chunks = 0;
   for (std::size_t i = 0; i < placement->size(); ++i) {
     const PoolAccount& pool = pools[(*placement)[i]];
-    chunks += pool.ChunkCount(*pool.Rounded(next->wait->pieces[i].requested));
+    const Piece& piece = next->wait->pieces[i];
+    chunks += pool.ChunkCount(*pool.Rounded(piece.requested), piece.whole);
   }
   const std::uint64_t used = ChunkCount();
   if (chunks > options.limits.chunks - used) {

@@ -213,6 +213,12 @@ Error DeviceLost(LeaseId lease, std::string_view pool, std::string_view why) {
                        "): unmap it, and lease memory on another GPU");
 }
 
+Error MemoryLost(LeaseId lease, std::string_view why) {
+  return MakeError(Code::kUnavailable, Reason::kDeviceLost,
+                   "lease " + Number(lease.value) + " ended, as its memory is lost (" +
+                       std::string(why) + "): unmap it, and lease memory anew");
+}
+
 Error StillLoading(const Lease& lease, std::string_view asked) {
   return MakeError(Code::kFailedPrecondition, Reason::kNotSealed,
                    "lease " + std::string(asked) + " is being loaded" +

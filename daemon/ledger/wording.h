@@ -39,6 +39,8 @@ Error WaitOver(const Shortage& shortage, Duration waited);
 Error DriverMemoryShort(const Shortage& shortage, const Error& driver, Duration tried);
 // `why` is what happened to the pool.
 Error DeviceLost(LeaseId lease, std::string_view pool, std::string_view why);
+// Its lease alone; `why` says who had it.
+Error MemoryLost(LeaseId lease, std::string_view why);
 Error StillLoading(const Lease& lease, std::string_view asked);
 Error SealedAgainst(std::string_view lease);
 Error NotTheCallers(LeaseId lease);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -22,6 +23,10 @@ namespace gpulease::memory {
 struct LeaseMemory {
   std::vector<std::shared_ptr<const UniqueFd>> device;
   std::vector<HostChunk> host;
+  // Of a lease with `ipc`, whose one chunk keeps the memory and is not the memory: the handle by
+  // which it is opened, and where in what that opens it begins.
+  std::string ipc_handle;
+  Bytes ipc_offset = 0;
   bool InUse() const {
     for (const HostChunk& chunk : host) {
       if (chunk.InUse()) return true;

@@ -135,6 +135,9 @@ void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out) {
   out->set_loading(lease.loading && !lease.sealed);
   out->set_sealed(lease.sealed);
   out->set_death_notice(lease.death_notice);
+  out->set_ipc(lease.ipc);
+  out->set_ipc_handle(view.ipc_handle);
+  out->set_ipc_offset_bytes(view.ipc_offset);
   out->set_content_tag(lease.content_tag);
   out->set_has_directory(lease.directory != nullptr);
   out->set_persistent(lease.linger == ledger::kForever);

@@ -184,6 +184,7 @@ Result<ledger::AllocationSpec> ToSpec(const v1::AllocationSpec& asked, const std
   if (in.loading() && in.name().empty())
     return Bad(field + "loading", "needs a name, by which readers wait for it");
   out.death_notice = in.death_notice();
+  out.ipc = in.ipc_handle();
   out.loading = in.loading();
   if (in.persistent() && in.linger_ms() != 0)
     return Bad(field + "linger_ms", "is 0 for what is persistent");

@@ -166,6 +166,7 @@ void LimitDriver(const Continuation& continuation) {
 Result<Machine> FindMachine(const settings::Settings& settings, const std::string& directory,
                             const Continuation& continuation) {
   Machine machine;
+  machine.directory = directory;
   GPULEASE_RETURN_IF_ERROR(FindGpus(settings, directory, continuation, machine));
   FindHostMemory(settings, machine);
   return machine;

@@ -25,6 +25,7 @@ struct Machine {
   std::vector<std::string> warnings;  // for the log
   std::string driver_version;
   std::string simulated_directory;  // empty: real GPUs
+  std::string directory;            // of the sockets
   // An exported chunk that is never closed: exporting takes 35 µs while another exported descriptor
   // of the process is open and 1.1 ms while none is (H200, driver 580).
   UniqueFd anchor;

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <thread>
 
 #include "base/check.h"
@@ -13,6 +14,13 @@ namespace {
 
 // Closing and confirming 100 GiB takes about 50 ms (H200).
 constexpr Duration kReleaseWait = std::chrono::milliseconds(250);
+
+// The one that was installed with this one, also when both were replaced meanwhile.
+std::string ProgramBeside(const std::string& name) {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? name : (self.parent_path() / name).string();
+}
 
 }  // namespace
 
@@ -55,6 +63,8 @@ broker::Options BrokerOptions(const settings::Settings& settings, const Descript
   options.cuda = machine.cuda;
   options.nvml = machine.nvml;
   options.fatal_xids = settings.fatal_xids;
+  options.ipc = {ProgramBeside("gpulease-ipc-host"), machine.directory,
+                 machine.simulated_directory};
   return options;
 }
 

@@ -126,6 +126,11 @@ Result<Record> ReadLease(std::string_view body) {
   lease.target = message->target_bytes();
   kept.has_directory = message->has_directory();
   lease.death_notice = message->death_notice();
+  lease.ipc = message->ipc();
+  if (lease.ipc != (message->ipc_handle().size() == ledger::kIpcHandleBytes))
+    return Broken("its IPC handle is not 64 bytes");
+  kept.ipc_handle = message->ipc_handle();
+  kept.ipc_offset = message->ipc_offset_bytes();
   lease.created = FromNanoseconds(message->created());
   lease.changed = FromNanoseconds(message->changed());
   return Record(std::move(kept));
@@ -180,6 +185,9 @@ std::string Encode(const KeptLease& kept) {
   }
   message.set_quarantined(lease.quarantined);
   message.set_death_notice(lease.death_notice);
+  message.set_ipc(lease.ipc);
+  message.set_ipc_handle(kept.ipc_handle);
+  message.set_ipc_offset_bytes(kept.ipc_offset);
   message.set_exposed(kept.lease.exposed);
   message.set_exposed_chunks(kept.lease.exposed_chunks);
   message.set_request_id(kept.lease.request_id);

@@ -36,6 +36,8 @@ struct KeptLease {
   ledger::RestoredLease lease;
   std::string pool;
   bool has_directory = false;  // in a KeptDirectory of its own
+  std::string ipc_handle;      // of lease.ipc: 64 bytes
+  Bytes ipc_offset = 0;
 };
 
 struct KeptDirectory {

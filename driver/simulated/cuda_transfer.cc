@@ -121,6 +121,19 @@ cuda::CUresult cuMemFree(cuda::CUdeviceptr address) {
   return cuda::CUDA_SUCCESS;
 }
 
+cuda::CUresult cuMemGetAddressRange(cuda::CUdeviceptr* base, std::size_t* size,
+                                    cuda::CUdeviceptr address) {
+  GPULEASE_ENTER(cuMemGetAddressRange, GpuOfAddress(address));
+  ProcessState& state = State();
+  const std::shared_lock lock(state.mutex);
+  Address start = 0;
+  const Region* const region = state.addresses.Find(address, &start);
+  if (region == nullptr) return cuda::CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = start;
+  if (size != nullptr) *size = region->size;
+  return cuda::CUDA_SUCCESS;
+}
+
 cuda::CUresult cuMemGetInfo(std::size_t* free, std::size_t* total) {
   const int gpu = CurrentGpu();
   GPULEASE_ENTER(cuMemGetInfo, gpu);

@@ -375,6 +375,30 @@ TEST(DriverContract, SharesPlainMemoryByIpcHandle) {
   EXPECT_EQ(opener.Ask("close"), "CUDA_SUCCESS");
 }
 
+TEST(DriverContract, KeepsWhatAnIpcHandleOpenedOverItsMakersEnd) {
+  DriverPeer maker;
+  DriverPeer opener;
+  EXPECT_EQ(maker.Ask("alloc " + std::to_string(kChunk)), "CUDA_SUCCESS");
+  EXPECT_EQ(maker.Ask("fill 42"), "CUDA_SUCCESS");
+  const std::string handle = maker.Ask("handle");
+  ASSERT_EQ(opener.Ask("open " + handle + " " + std::to_string(kChunk)), "CUDA_SUCCESS");
+  maker.Kill();
+  EXPECT_EQ(opener.Ask("read"), "42 42");
+}
+
+TEST(DriverContract, SaysWhereAnAllocationBegins) {
+  const ScopedContext context;
+  cuda::CUdeviceptr address = 0;
+  ASSERT_CUDA(CUDA_SUCCESS, Cuda()->cuMemAlloc(&address, 2 * kChunk));
+  cuda::CUdeviceptr base = 0;
+  std::size_t size = 0;
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuMemGetAddressRange(&base, &size, address + kChunk + 1));
+  EXPECT_EQ(base, address);
+  EXPECT_EQ(size, 2 * kChunk);
+  EXPECT_CUDA(CUDA_SUCCESS, Cuda()->cuMemFree(address));
+  EXPECT_NE(Cuda()->cuMemGetAddressRange(&base, &size, address), cuda::CUDA_SUCCESS);
+}
+
 TEST(DriverContract, HasNoIpcHandleForMappedChunks) {
   const ScopedContext context;
   Handle handle = 0;

@@ -12,7 +12,7 @@
 //   session ID                  pretends that its session is another one
 //   device|host BYTES [WORD…]   allocates. Words: name=, mode=, gid=, wait=MS, id=REQUEST, gpu=,
 //   page=
-//                               huge|small, loading, linger=MS, persistent, untaken (the
+//                               huge|small, loading, linger=MS, persistent, ipc, untaken (the
 //                               descriptors stay on their way) -> "ID offered" or "ID queued
 //                               POSITION"
 //   await ID                    waits for a queued lease -> "ID offered"

@@ -197,6 +197,7 @@ class Performer {
       if (key == "loading") spec.set_loading(true);
       if (key == "linger") spec.set_linger_ms(std::stoull(value));
       if (key == "persistent") spec.set_persistent(true);
+      if (key == "ipc") spec.set_ipc_handle(true);
     }
     const Reply<v1::AllocateResponse> reply = client_.Allocate({spec}, wait, request_id);
     if (!reply.ok()) return Say(reply);

@@ -156,6 +156,7 @@ std::vector<v1::Lease> Leases() {
 
   v1::Lease quarantined = DeviceLease(21, v1::LEASE_STATE_QUARANTINED, 16 * kGiB);
   quarantined.set_gpu_uuid(kSecondGpu);
+  quarantined.set_ipc(true);
   leases.push_back(quarantined);
 
   v1::Lease cache = DeviceLease(22, v1::LEASE_STATE_LEASED, 8 * kGiB);

@@ -101,6 +101,9 @@ class Replay {
           } else {
             ledger_.SetPoolUsable(pool, Below(3) != 0, "said so", now_, effects_);
           }
+        } else if (Below(4) == 0) {
+          if (const LeaseId lease = AnyLease())
+            ledger_.LoseLease(lease, "its host ended", now_, effects_);
         } else if (Below(100) == 0) {
           SetTerms();
         } else {
@@ -226,6 +229,7 @@ class Replay {
         spec.linger = Below(3) == 0 ? kForever : std::chrono::milliseconds(Below(3000));
       if (spec.kind == PoolKind::kDevice && spec.size < kGiB && Below(2) == 0)
         spec.reserve = spec.size + Below(2 * kGiB);
+      spec.ipc = Below(8) == 0;
       spec.mode = static_cast<std::uint32_t>(Below(512)) & 0666;
       spec.gid = static_cast<std::uint32_t>(Below(2));
       command.specs.push_back(spec);

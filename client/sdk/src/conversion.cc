@@ -27,6 +27,7 @@ wire::AllocationSpec SpecOf(const AllocateOptions& options) {
   spec.persistent = options.persistent;
   spec.death_notice = options.death_notice;
   spec.reserve_bytes = options.reserve_bytes;
+  spec.ipc_handle = options.ipc_handle;
   return spec;
 }
 
@@ -62,6 +63,7 @@ LeaseStatus StatusOf(const wire::Lease& lease) {
   status.tenant = lease.tenant;
   status.labels = lease.labels;
   status.death_notice = lease.death_notice;
+  status.ipc = lease.ipc;
   status.holder_count = static_cast<std::uint32_t>(lease.holders.size());
   status.queue_position = lease.queue_position;
   status.loading = lease.loading;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Lease, Mapping and PendingLease: thin owners of the records.
+#include <algorithm>
 #include <utility>
 
 #include "client/sdk/src/exception.h"
@@ -39,6 +40,7 @@ Mapping::~Mapping() = default;
 
 std::uint64_t Mapping::device_pointer() const {
   if (!range_) return 0;
+  if (range_->ipc) return range_->ipc->address();
   return range_->device ? range_->device->address() : range_->host->device_address();
 }
 
@@ -101,6 +103,22 @@ std::vector<DirectoryEntry> Lease::Directory() const { return OrThrow(Use(record
 
 Mapping Lease::Map(const MapOptions& options) const {
   return Mapping(OrThrow(Use(record_).Map(record_, options)));
+}
+
+IpcHandle Lease::ipc_handle() const {
+  const LeaseRecord& record = Use(record_);
+  OrThrow(record.Usable());
+  const wire::Lease& lease = record.lease();
+  IpcHandle handle;
+  if (lease.ipc_handle.size() != handle.bytes.size()) {
+    throw Exception(ErrorCode::kFailedPrecondition, ErrorReason::kUnsupported,
+                    "lease " + std::to_string(lease.lease_id) +
+                        " was allocated without AllocateOptions::ipc_handle");
+  }
+  std::copy(lease.ipc_handle.begin(), lease.ipc_handle.end(), handle.bytes.begin());
+  handle.offset_bytes = lease.ipc_offset_bytes;
+  handle.size_bytes = lease.size_bytes;
+  return handle;
 }
 
 std::vector<int> Lease::DuplicateDescriptors() const { return OrThrow(Use(record_).Duplicate()); }

@@ -58,6 +58,7 @@ MappedRange::~MappedRange() {
   if (record->session()->inherited()) {
     if (device) device->Disown();
     if (host) host->Disown();
+    if (ipc) ipc->Disown();
     return;
   }
   LeaseHold& hold = record->hold();
@@ -67,6 +68,7 @@ MappedRange::~MappedRange() {
   }
   device.reset();
   host.reset();
+  ipc.reset();
   --hold.ranges;
 }
 
@@ -219,11 +221,34 @@ std::vector<Bytes> LeaseRecord::chunk_sizes() const {
   return sizes;
 }
 
+Status LeaseRecord::MapIpc(const MapOptions& options, MappedRange& range) {
+  if (!options.peer_gpu_uuids.empty()) {
+    return MakeError(Code::kFailedPrecondition, Reason::kUnsupported,
+                     Subject() +
+                         " is opened by its IPC handle, for its own GPU: enable peer access "
+                         "to that context (cuCtxEnablePeerAccess) in place of peer_gpu_uuids");
+  }
+  auto process = CudaProcess::Get(ChoiceOf(*session_));
+  if (!process.ok()) return WithContext("map " + Subject(), std::move(process).error());
+  const Result<int> ordinal = (*process)->VisibleOrdinal(lease_.gpu_uuid);
+  if (!ordinal.ok()) return WithContext("map " + Subject(), ordinal.error());
+  range.ordinal = *ordinal;
+  auto opened =
+      IpcRange::Open(std::move(*process), {.subject = Subject() + " on " + lease_.gpu_uuid,
+                                           .ordinal = *ordinal,
+                                           .handle = lease_.ipc_handle,
+                                           .offset = lease_.ipc_offset_bytes});
+  if (!opened.ok()) return std::move(opened).error();
+  range.ipc.emplace(std::move(*opened));
+  return {};
+}
+
 Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
   if (!session_->options().use_cuda) {
     return MakeError(Code::kFailedPrecondition, Reason::kUnsupported,
                      Subject() + " is GPU memory, and this Client was made with use_cuda = false");
   }
+  if (lease_.ipc) return MapIpc(options, range);
   auto process = CudaProcess::Get(ChoiceOf(*session_));
   if (!process.ok()) return WithContext("map " + Subject(), std::move(process).error());
   std::vector<std::string> uuids = {lease_.gpu_uuid};

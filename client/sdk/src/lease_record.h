@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "client/sdk/src/memory/device_range.h"
 #include "client/sdk/src/memory/host_range.h"
+#include "client/sdk/src/memory/ipc_range.h"
 #include "client/sdk/src/session/session.h"
 #include "gpulease/v1/lease.wire.h"
 
@@ -42,6 +43,7 @@ class MappedRange {
   int ordinal = -1;
   std::optional<DeviceRange> device;
   std::optional<HostRange> host;
+  std::optional<IpcRange> ipc;
 };
 
 }  // namespace abi_v1
@@ -134,6 +136,7 @@ class LeaseRecord {
   void Undo(std::size_t chunks);
   // Under LeaseHold::mutex.
   std::vector<DeviceChunk> DeviceChunks() const;
+  Status MapIpc(const MapOptions& options, MappedRange& range);
   Status MapDevice(const MapOptions& options, MappedRange& range);
   Status MapHost(MappedRange& range);
   Status RegisterHost(const MapOptions& options, MappedRange& range);

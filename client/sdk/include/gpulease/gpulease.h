@@ -123,7 +123,8 @@ class GPULEASE_API Lease {
   const std::string& content_tag() const;
 
   // Maps the memory, all chunks in one contiguous range. A second call gives a Mapping of the same
-  // range.
+  // range. A lease with an ipc_handle() is opened by it: for writing whatever access is asked for,
+  // for its own GPU alone, and in the GPU's primary context, which is made where it is not.
   //
   // Throws, and leaves nothing behind:
   //   kFailedPrecondition  released or closed before; the GPU is not visible to this process; no
@@ -133,8 +134,16 @@ class GPULEASE_API Lease {
   //   kResourceExhausted   locked-memory limit (host memory), or the driver is out of memory
   Mapping Map(const MapOptions& options = {}) const;
 
+  // Of a lease that was allocated with AllocateOptions::ipc_handle, for programs that take a
+  // handle. Keep this Lease for as long as they use it: importers are not seen, and hold nothing.
+  // Of their openings each is for writing, whatever this one's access() is. A handle is opened once
+  // for a process by most of them: do not also Map() there. Throws kFailedPrecondition
+  // (kUnsupported) for another lease.
+  IpcHandle ipc_handle() const;
+
   // The chunks' descriptors, in the order of their offsets, for other libraries (VMM import,
-  // graphics). They are duplicates, close-on-exec: the caller closes them.
+  // graphics). They are duplicates, close-on-exec: the caller closes them. That of a lease with an
+  // ipc_handle() keeps the memory while it is open, and cannot be imported.
   std::vector<int> DuplicateDescriptors() const;
 
   // Says that the contents are complete: from here on everybody opens it for reading alone, this

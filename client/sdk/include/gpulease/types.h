@@ -4,6 +4,7 @@
 // Programs include gpulease/gpulease.h.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -169,6 +170,19 @@ struct AllocateOptions {
   // kHost, not in huge pages: the daemon says in the memory itself when a process died that had the
   // lease: see AllocationSpec.death_notice in lease.proto.
   bool death_notice = false;
+  // kDevice: others open it by a 64-byte CUDA IPC handle (Lease::ipc_handle), for programs that
+  // take nothing else. Not elastic, aligned to 2 MiB. Who opens it so cannot be tracked, and writes
+  // if he likes; it ends when the daemon's helper process for that GPU dies, whose CUDA context
+  // takes about half a GiB there while there is such a lease.
+  bool ipc_handle = false;
+};
+
+// How programs that know nothing of leases open one: cuIpcOpenMemHandle, cudaIpcOpenMemHandle, and
+// what stands on them. All three belong together.
+struct IpcHandle {
+  std::array<unsigned char, 64> bytes{};
+  std::uint64_t offset_bytes = 0;  // of the lease in what the handle opens
+  std::uint64_t size_bytes = 0;    // of the lease
 };
 
 struct ClientOptions {
@@ -254,6 +268,7 @@ struct LeaseStatus {
   std::string tenant;
   std::map<std::string, std::string> labels;
   bool death_notice = false;
+  bool ipc = false;  // opened by a handle, too: such importers are no holders
   std::uint32_t holder_count = 0;
   std::uint32_t queue_position = 0;
   std::vector<BlockingLease> blockers;  // kQueued: who holds what it waits for

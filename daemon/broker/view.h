@@ -31,7 +31,7 @@ struct LeaseView {
   Bytes target = 0;  // that it is about to have; 0: what it has
 };
 
-// An elastic lease after a call that changes it.
+// A lease after a call that changes its chunks.
 struct ResizeView {
   LeaseView lease;  // without holders
   ledger::LeaseId growth;

@@ -45,10 +45,6 @@ LeaseTable& Table() {
   return *table.load();
 }
 
-driver::DriverChoice ChoiceOf(Session& session) {
-  return DriverOf(session.link().handles->welcome());
-}
-
 }  // namespace
 
 inline namespace abi_v1 {
@@ -61,7 +57,7 @@ MappedRange::~MappedRange() {
     return;
   }
   LeaseHold& hold = record->hold();
-  if (hold.elastic) {
+  if (hold.device) {
     std::lock_guard lock(hold.mutex);
     std::erase(hold.live, this);
   }
@@ -87,10 +83,10 @@ std::shared_ptr<LeaseRecord> LeaseRecord::Make(std::shared_ptr<Session> session,
     slot->epoch = epoch;
   }
   ++slot->records;
-  if (lease.reserved_bytes != 0) {
+  if (lease.kind == wire::MemoryKind::kDevice) {
     std::lock_guard memory(slot->mutex);
     // What another record of it has already is the same memory.
-    if (!slot->elastic.exchange(true)) {
+    if (!slot->device.exchange(true)) {
       slot->size = lease.size_bytes;
       slot->requested = lease.requested_bytes;
       slot->descriptors = std::move(handed.descriptors);
@@ -125,6 +121,7 @@ LeaseRecord::~LeaseRecord() {
     hold_->ending = true;
   }
   hold_->descriptors.clear();
+  hold_->room.reset();
   // What lasts is left to others; what was not filled to its end is not.
   const bool lasts =
       (lease_.persistent || lease_.linger_ms > 0) && (lease_.sealed || !lease_.loading);
@@ -168,6 +165,7 @@ Result<std::shared_ptr<MappedRange>> LeaseRecord::MapPlain(
 Result<std::shared_ptr<MappedRange>> LeaseRecord::MapRange(const std::shared_ptr<LeaseRecord>& self,
                                                            const MapOptions& options, bool plain) {
   GPULEASE_RETURN_IF_ERROR(Usable());
+  GPULEASE_RETURN_IF_ERROR(NotAway());
   const Access access = options.access.value_or(access_);
   if (access == Access::kReadWrite && access_ == Access::kReadOnly) {
     return MakeError(Code::kPermissionDenied, Reason::kNotOpenable,
@@ -192,25 +190,20 @@ Result<std::shared_ptr<MappedRange>> LeaseRecord::MapRange(const std::shared_ptr
   }
   range->record = self;
   ++hold_->ranges;
-  if (hold_->elastic) hold_->live.push_back(range.get());
+  if (hold_->device) hold_->live.push_back(range.get());
   slot = range;
   return range;
 }
 
 std::vector<DeviceChunk> LeaseRecord::DeviceChunks() const {
   std::vector<DeviceChunk> chunks;
-  if (hold_->elastic) {
-    for (std::size_t i = 0; i < hold_->chunks.size(); ++i)
-      chunks.push_back({hold_->descriptors[i].get(), hold_->chunks[i]});
-  } else {
-    for (std::size_t i = 0; i < lease_.chunks.size(); ++i)
-      chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
-  }
+  for (std::size_t i = 0; i < hold_->chunks.size(); ++i)
+    chunks.push_back({hold_->descriptors[i].get(), hold_->chunks[i]});
   return chunks;
 }
 
 std::vector<Bytes> LeaseRecord::chunk_sizes() const {
-  if (hold_->elastic) {
+  if (hold_->device) {
     std::lock_guard lock(hold_->mutex);
     return hold_->chunks;
   }
@@ -224,7 +217,7 @@ Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
     return MakeError(Code::kFailedPrecondition, Reason::kUnsupported,
                      Subject() + " is GPU memory, and this Client was made with use_cuda = false");
   }
-  auto process = CudaProcess::Get(ChoiceOf(*session_));
+  auto process = CudaProcess::Get(Choice());
   if (!process.ok()) return WithContext("map " + Subject(), std::move(process).error());
   std::vector<std::string> uuids = {lease_.gpu_uuid};
   uuids.insert(uuids.end(), options.peer_gpu_uuids.begin(), options.peer_gpu_uuids.end());
@@ -265,7 +258,7 @@ Status LeaseRecord::MapHost(MappedRange& range) {
 }
 
 Status LeaseRecord::RegisterHost(const MapOptions& options, MappedRange& range) {
-  const driver::DriverChoice choice = ChoiceOf(*session_);
+  const driver::DriverChoice choice = Choice();
   const bool wanted = options.register_with_cuda;
   if (!wanted && (!session_->options().use_cuda || !CudaProcess::ThreadHasContext(choice))) {
     return {};
@@ -280,10 +273,11 @@ Status LeaseRecord::RegisterHost(const MapOptions& options, MappedRange& range) 
 
 Result<std::vector<int>> LeaseRecord::Duplicate() const {
   GPULEASE_RETURN_IF_ERROR(Usable());
+  GPULEASE_RETURN_IF_ERROR(NotAway());
   std::vector<UniqueFd> duplicates;
   std::unique_lock lock(hold_->mutex, std::defer_lock);
-  if (hold_->elastic) lock.lock();
-  for (const LocalFd& fd : hold_->elastic ? hold_->descriptors : handed_.descriptors) {
+  if (hold_->device) lock.lock();
+  for (const LocalFd& fd : hold_->device ? hold_->descriptors : handed_.descriptors) {
     UniqueFd duplicate(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!duplicate) return ErrnoError("duplicate a descriptor of " + Subject(), errno);
     duplicates.push_back(std::move(duplicate));

@@ -120,6 +120,7 @@ TEST_F(CtlGoldenTest, PrintsTablesForPeople) {
   ExpectPrints({"show", "19"}, "show_queued.txt");
   ExpectPrints({"show", "20"}, "show_orphan.txt");
   ExpectPrints({"show", "22"}, "show_growing.txt");
+  ExpectPrints({"show", "23"}, "show_suspended.txt");
   ExpectPrints({"leases", "--orphans"}, "leases_orphans.txt");
   ExpectPrints({"budget"}, "budget.txt");
   ExpectPrints({"advise"}, "advise.txt");

@@ -67,10 +67,12 @@ enum class Reason : int {
       17,  // the machine has not enough memory, huge pages or locked-memory limit for it
   kDriverMemoryShort =
       18,  // the ledger had room, the driver had none: somebody took memory past the broker
-  kDeviceLost = 19,  // the GPU was lost, and the lease with it: lease memory elsewhere
-  kNotSealed = 20,   // its contents are not complete: await them, or begin again where it is over
-  kSealed = 21,      // its contents are complete: it opens for reading alone
-  kPeerGone = 40,    // a process that was waited for has died, has left or gave up
+  kDeviceLost = 19,    // the GPU was lost, and the lease with it: lease memory elsewhere
+  kNotSealed = 20,     // its contents are not complete: await them, or begin again where it is over
+  kSealed = 21,        // its contents are complete: it opens for reading alone
+  kSuspended = 50,     // its memory is given back for now: retry once its owner has resumed it
+  kNotPartaking = 51,  // processes that have it open do not take part in suspending it
+  kPeerGone = 40,      // a process that was waited for has died, has left or gave up
 };
 
 // A lease that stands in the way.

@@ -153,10 +153,25 @@ bool IsUnusual(v1::LeaseState state) {
          state == v1::LEASE_STATE_QUARANTINED;
 }
 
+std::string Word(v1::Residence residence) {
+  if (residence == v1::RESIDENCE_UNSPECIFIED) return "resident";
+  return WordOf(v1::Residence_Name(residence), "RESIDENCE_");
+}
+
 // "leased", or what it is beside that.
 std::string Status(const v1::Lease& lease) {
   if (lease.state() != v1::LEASE_STATE_LEASED) return Word(lease.state());
   if (lease.orphan()) return lease.sealed() ? "orphan, sealed" : "orphan";
+  switch (lease.residence()) {
+    case v1::RESIDENCE_SUSPENDING:
+      return "suspending";
+    case v1::RESIDENCE_SUSPENDED:
+      return "suspended, " + FormatBytes(lease.suspended_bytes());
+    case v1::RESIDENCE_RESUMING:
+      return "resuming";
+    default:
+      break;
+  }
   if (lease.loading()) return "loading";
   if (lease.target_bytes() > lease.size_bytes()) return "growing";
   if (lease.target_bytes() != 0) return "shrinking";
@@ -204,6 +219,11 @@ LeaseBuilder LeaseColumns(bool record) {
       .Add({"reserved_bytes", "may grow to", Unit::kBytes,
             record ? Show::kUnlessEmpty : Show::kJsonOnly},
            [](const Row& row) { return Number(row.reserved_bytes()); })
+      .Add({"residence", "residence", Unit::kNone, Show::kJsonOnly},
+           [](const Row& row) { return Text(Word(row.residence())); })
+      .Add({"suspended_bytes", "needs again", Unit::kBytes,
+            record ? Show::kUnlessEmpty : Show::kJsonOnly},
+           [](const Row& row) { return Number(row.suspended_bytes()); })
       .Add({"", heading("WHERE", "where"), Unit::kNone, Show::kTextOnly},
            [](const Row& row) { return Text(Place(row)); })
       .Add({"kind", "kind", Unit::kNone, detail},

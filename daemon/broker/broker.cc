@@ -43,6 +43,10 @@ Event::Type TypeOf(ledger::EventType type) {
       return Event::Type::kSealed;
     case ledger::EventType::kResized:
       return Event::Type::kResized;
+    case ledger::EventType::kSuspending:
+      return Event::Type::kSuspending;
+    case ledger::EventType::kResumed:
+      return Event::Type::kResumed;
     case ledger::EventType::kDeviceLost:
       return Event::Type::kDeviceLost;
   }
@@ -497,7 +501,7 @@ Result<LeaseView> Broker::FinishOpen(SessionId session, std::uint64_t push_tag,
   {
     MutexLock lock(mutex_);
     if (const ledger::Lease* const lease = ledger_.FindLease(opened->lease)) {
-      parts = PartsOf(*lease);
+      parts = PartsOf(*lease, session);
       view = ViewOf(parts.lease);
     }
   }

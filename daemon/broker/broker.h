@@ -149,7 +149,11 @@ class Broker : public peers::Registrar {
                             const ledger::ResizeCommand& command);
   Result<ResizeView> Refresh(const peers::Peer& peer, ledger::SessionId session,
                              std::uint64_t push_tag, ledger::LeaseId lease,
-                             std::uint32_t have_chunks);
+                             std::uint32_t have_chunks, bool takes_part);
+  Result<ResizeView> Suspend(const peers::Peer& peer, ledger::SessionId session,
+                             ledger::LeaseId lease, std::uint32_t have_chunks);
+  Result<ResizeView> Resume(const peers::Peer& peer, std::uint64_t push_tag,
+                            const ledger::ResumeCommand& command);
   // Of those that the peer may see.
   Result<ledger::LeaseId> FindByName(const peers::Peer& peer, const ledger::UserId& owner,
                                      std::string_view name) const;
@@ -254,7 +258,8 @@ class Broker : public peers::Registrar {
     ledger::Lease lease;
     std::shared_ptr<const memory::LeaseMemory> memory;
   };
-  Parts PartsOf(const ledger::Lease& lease) const GPULEASE_REQUIRES(mutex_);
+  Parts PartsOf(const ledger::Lease& lease, ledger::SessionId session) const
+      GPULEASE_REQUIRES(mutex_);
   // Its chunks from `first` on.
   Status Push(ledger::SessionId session, std::uint64_t push_tag, const Parts& parts,
               ledger::Access access, std::uint32_t first = 0) GPULEASE_EXCLUDES(mutex_);
@@ -272,6 +277,10 @@ class Broker : public peers::Registrar {
   // A growth that became a part of `lease`, from its chunk `first` on.
   Result<Grant> HandOverGrown(ledger::SessionId session, std::uint64_t push_tag,
                               ledger::LeaseId lease, std::uint32_t first) GPULEASE_EXCLUDES(mutex_);
+  // Resize and Resume, with what the ledger said.
+  Result<ResizeView> Grow(std::uint64_t push_tag, const ledger::ResumeCommand& command,
+                          const std::function<Result<ledger::Resized>(ledger::Effects&)>& ask)
+      GPULEASE_EXCLUDES(mutex_);
   // The lease as it is, and to the session, which has it open, the chunks that it lacks.
   Result<ResizeView> FinishResize(ledger::SessionId session, std::uint64_t push_tag,
                                   ledger::LeaseId lease, std::uint32_t have_chunks)

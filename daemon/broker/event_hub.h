@@ -32,6 +32,8 @@ struct Event {
     kDeviceLost,
     kSealed,
     kResized,
+    kSuspending,
+    kResumed,
     kSessionEnded  // the last of its watchers' events
   };
   Type type = Type::kReady;

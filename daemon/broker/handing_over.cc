@@ -19,7 +19,7 @@ Result<Grant> Broker::HandOver(SessionId session, std::uint64_t push_tag, GroupI
     for (const LeaseId id : ledger_.GroupLeases(group)) {
       const ledger::Lease* const lease = ledger_.FindLease(id);
       if (lease == nullptr || lease->owner != session) continue;
-      all.push_back(PartsOf(*lease));
+      all.push_back(PartsOf(*lease, session));
       grant.leases.push_back(ViewOf(all.back().lease));
       if (lease->state == State::kQueued || lease->state == State::kMaking) grant.queued = true;
     }
@@ -38,12 +38,12 @@ Result<Grant> Broker::HandOver(SessionId session, std::uint64_t push_tag, GroupI
   return grant;
 }
 
-Broker::Parts Broker::PartsOf(const ledger::Lease& lease) const {
+Broker::Parts Broker::PartsOf(const ledger::Lease& lease, SessionId session) const {
   Parts parts{lease, store_.Find(lease.id)};
-  if (lease.target == 0) return parts;
+  const std::uint32_t open = ledger::OpenChunks(lease, session);
   parts.lease.target = 0;
-  parts.lease.size = lease.target;
-  parts.lease.chunks.resize(ledger::OpenChunks(lease));
+  for (std::size_t i = open; i < lease.chunks.size(); ++i) parts.lease.size -= lease.chunks[i];
+  parts.lease.chunks.resize(open);
   return parts;
 }
 

@@ -34,7 +34,7 @@ struct LeaseView {
   Bytes ipc_offset = 0;
 };
 
-// An elastic lease after a call that changes it.
+// A lease after a call that changes its chunks.
 struct ResizeView {
   LeaseView lease;  // without holders
   ledger::LeaseId growth;

@@ -10,16 +10,6 @@
 namespace gpulease::ledger {
 namespace {
 
-Error NotOpenHere(LeaseId lease) {
-  return MakeError(Code::kNotFound, Reason::kNotOpenable,
-                   "lease " + std::to_string(lease.value) + " is not open in this session");
-}
-
-Error HasFewer(std::uint32_t said, std::uint32_t given) {
-  return BadField("have_chunks: said " + std::to_string(said) + ", the session was given " +
-                  std::to_string(given));
-}
-
 Status CheckElastic(const Lease& lease) {
   const std::string name = "lease " + std::to_string(lease.id.value);
   if (lease.reserved == 0) {
@@ -34,6 +24,7 @@ Status CheckElastic(const Lease& lease) {
     return MakeError(Code::kFailedPrecondition, Reason::kUnspecified,
                      name + " is not made, or its rights have ended");
   }
+  if (lease.residence != Residence::kResident) return NotResident(std::to_string(lease.id.value));
   return {};
 }
 
@@ -156,11 +147,15 @@ void Ledger::Impl::EndGrowth(LeaseRecord& record, const std::string& why, Effect
   }
 }
 
-void Ledger::Impl::Merge(LeaseRecord& growth, Effects& effects) {
+void Ledger::Impl::Merge(LeaseRecord& growth, Time now, Effects& effects) {
   LeaseRecord& record = *FindLease(growth.lease.parent);
   Lease& lease = record.lease;
   const auto first = static_cast<std::uint32_t>(lease.chunks.size());
-  lease.requested = lease.size + growth.lease.requested;
+  if (lease.residence == Residence::kResident) {
+    lease.requested = lease.size + growth.lease.requested;
+  } else {
+    lease.residence = Residence::kResuming;
+  }
   lease.chunks.insert(lease.chunks.end(), growth.lease.chunks.begin(), growth.lease.chunks.end());
   lease.size += growth.lease.size;
   lease.revision += 1;
@@ -184,17 +179,20 @@ void Ledger::Impl::Merge(LeaseRecord& growth, Effects& effects) {
   ready.chunk = first;
   std::vector<SessionId> told;
   for (const SessionId holder : HolderSessions(record)) {
-    // Its owner knows, unless he was told to wait.
-    if (holder != lease.owner || growth.group->waited) told.push_back(holder);
+    // Its owner knows, unless he was told to wait; the others are told once he has filled it.
+    if (holder == lease.owner ? growth.group->waited : lease.residence == Residence::kResident)
+      told.push_back(holder);
   }
   if (!told.empty()) Emit(EventType::kResized, record, std::move(told), effects);
   EraseLease(growth, effects);
+  // Its owner may have closed what he had suspended.
+  SettleShrink(record, now, effects);
 }
 
 void Ledger::Impl::SettleShrink(LeaseRecord& record, Time now, Effects& effects) {
   const Lease& lease = record.lease;
-  if (lease.target == 0 || lease.state < State::kOffered || lease.state >= State::kDestroying ||
-      !MayCut(lease))
+  if ((lease.target == 0 && lease.residence == Residence::kResident) || lease.chunks.empty() ||
+      lease.state < State::kOffered || lease.state >= State::kDestroying || !MayCut(lease))
     return;
   Cut(record, OpenChunks(lease), now, effects);
   if (FindHolding(record, lease.owner) != nullptr)
@@ -237,11 +235,17 @@ void Ledger::Impl::Cut(LeaseRecord& record, std::uint32_t left, Time now, Effect
   end.charge = record.charge.Split(id, end.lease.size, end.lease.chunks.size());
 
   lease.chunks.resize(left);
+  if (lease.residence != Residence::kResident) {
+    lease.residence = Residence::kSuspended;
+    lease.suspended = lease.size;
+  } else {
+    lease.requested = std::min(lease.requested, lease.size - end.lease.size);
+  }
   lease.size -= end.lease.size;
-  lease.requested = std::min(lease.requested, lease.size);
   lease.target = 0;
   lease.revision += 1;
   if (lease.grown_chunk >= left) lease.grown = {};
+  record.exposed = record.exposed && left > 0;
   record.exposed_chunks = std::min(record.exposed_chunks, left);
   if (record.lasting > 0) {
     record.user->lasting_bytes -= std::exchange(record.lasting, lease.size);
@@ -262,7 +266,13 @@ Result<std::uint32_t> Ledger::Impl::Refresh(SessionId session, LeaseId id,
   Holding* holding = record == nullptr ? nullptr : FindHolding(*record, session);
   if (holding == nullptr) return NotOpenHere(id);
   if (have_chunks > holding->chunks) return HasFewer(have_chunks, holding->chunks);
-  const std::uint32_t open = OpenChunks(record->lease);
+  if (record->lease.residence == Residence::kSuspended && !record->lease.owner) {
+    return MakeError(
+        Code::kFailedPrecondition, Reason::kSuspended,
+        "lease " + std::to_string(id.value) +
+            ": its owner ended while it was suspended, its contents are gone: close it");
+  }
+  const std::uint32_t open = OpenChunks(record->lease, session);
   if (const std::uint32_t has = std::max(have_chunks, open); has != holding->chunks) {
     holding->chunks = has;
     Note(id);

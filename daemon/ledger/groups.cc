@@ -60,7 +60,7 @@ bool Ledger::Impl::Made(GroupId id, PageSize page_size, Time now, Effects& effec
     return false;
   }
   if (LeaseRecord& first = *group.leases.front(); first.lease.parent) {
-    Merge(first, effects);
+    Merge(first, now, effects);
     return true;
   }
   for (LeaseRecord* record : group.leases) {

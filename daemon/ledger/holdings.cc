@@ -22,7 +22,8 @@ Holding* Ledger::Impl::FindHolding(LeaseRecord& record, SessionId session) {
 
 void Ledger::Impl::AddHolding(LeaseRecord& record, SessionRecord& session, Access access) {
   StopEnd(record);
-  record.lease.holders.push_back({session.session.id, access, false, OpenChunks(record.lease)});
+  record.lease.holders.push_back(
+      {session.session.id, access, false, OpenChunks(record.lease, session.session.id)});
   Note(record.lease.id);
   session.session.open += 1;
   if (record.lease.owner == session.session.id) return;
@@ -32,7 +33,7 @@ void Ledger::Impl::AddHolding(LeaseRecord& record, SessionRecord& session, Acces
 
 void Ledger::Impl::Expose(LeaseRecord& record, SessionId session) {
   const Holding* holding = FindHolding(record, session);
-  if (holding == nullptr) return;
+  if (holding == nullptr || holding->chunks == 0) return;
   if (!record.exposed || record.exposed_chunks != 0)
     record.exposed_chunks = std::max(record.exposed_chunks, holding->chunks);
   record.exposed = true;
@@ -133,6 +134,7 @@ Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& rec
                      early ? "lease " + asked + " waits for its memory: open it once it is granted"
                            : "lease " + asked + " has been released");
   }
+  if (lease.residence != Residence::kResident) return NotResident(asked);
   if (lease.sealed && access == Access::kReadWrite) return SealedAgainst(asked);
   // It is given them all once more.
   if (holding != nullptr && holding->chunks < OpenChunks(lease)) {
@@ -157,11 +159,9 @@ Result<Opened> Ledger::Impl::OpenRecord(SessionRecord& session, LeaseRecord& rec
 Status Ledger::Impl::Close(SessionId session, LeaseId lease, Time now, Effects& effects) {
   if (FindSession(session) == nullptr) return SessionEnded(session);
   LeaseRecord* record = FindLease(lease);
-  if (record == nullptr || !RemoveHolding(*record, session)) {
-    return MakeError(Code::kNotFound, Reason::kNotOpenable,
-                     "lease " + std::to_string(lease.value) + " is not open in this session");
-  }
+  if (record == nullptr || !RemoveHolding(*record, session)) return NotOpenHere(lease);
   if (record->lease.owner == session) {
+    CallOffSuspend(*record, effects);
     // It has let go before it said that it has it: then it had it.
     if (record->lease.state == State::kOffered) SetState(*record, State::kLeased, now);
     if (record->lease.state == State::kRevoking) DropOwner(*record, effects);

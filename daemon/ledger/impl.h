@@ -2,7 +2,8 @@
 //
 // Ledger::Impl: the ledger's books and the steps that commands are made of. Its members are defined
 // where their verbs are: sessions.cc, allocate.cc, serve.cc, groups.cc, holdings.cc, release.cc,
-// restore.cc, observe.cc, loss.cc, lasting.cc, elastic.cc, terms.cc, reading.cc, invariants.cc.
+// restore.cc, observe.cc, loss.cc, lasting.cc, elastic.cc, suspend.cc, terms.cc, reading.cc,
+// invariants.cc.
 //
 // After each command: nothing that waits could be served now, and `reserved` and the tenants'
 // `held` say what those that wait keep others from.
@@ -59,6 +60,10 @@ struct Ledger::Impl {
   Result<Resized> Resize(const ResizeCommand& command, Time now, Effects& effects);
   Result<std::uint32_t> Refresh(SessionId session, LeaseId lease, std::uint32_t have_chunks,
                                 Time now, Effects& effects);
+  Status TakePart(SessionId session, LeaseId lease);
+  Status Suspend(SessionId session, LeaseId lease, std::uint32_t have_chunks, Time now,
+                 Effects& effects);
+  Result<Resized> Resume(const ResumeCommand& command, Time now, Effects& effects);
   void SetTerms(const Terms& terms, Time now, Effects& effects);
   void Tick(Time now, Effects& effects);
   void Stop(Time now, Effects& effects);
@@ -191,10 +196,23 @@ struct Ledger::Impl {
   // The growth of `record`, if there is one, is over: nobody wants it any more.
   void EndGrowth(LeaseRecord& record, const std::string& why, Effects& effects);
   // A growth that was made becomes a part of its parent.
-  void Merge(LeaseRecord& growth, Effects& effects);
+  void Merge(LeaseRecord& growth, Time now, Effects& effects);
   // Cuts off what is to go, if nobody has it mapped any more.
   void SettleShrink(LeaseRecord& record, Time now, Effects& effects);
   void Cut(LeaseRecord& record, std::uint32_t left, Time now, Effects& effects);
+
+  // ---- suspend.cc
+  // What a command of its owner, who has it open, is about.
+  struct Own {
+    SessionRecord* session = nullptr;
+    LeaseRecord* record = nullptr;
+    Holding* holding = nullptr;
+  };
+  Result<Own> FindOwn(SessionId session, LeaseId lease, std::uint32_t have_chunks);
+  // Its contents are in its chunks: the others that have it open are told.
+  void MakeResident(LeaseRecord& record, Effects& effects);
+  // Of what is to be suspended and has its contents in its chunks.
+  void CallOffSuspend(LeaseRecord& record, Effects& effects);
 
   // ---- reading.cc
   LeaseRecord* FindByName(const UserId& owner, std::string_view name) const;

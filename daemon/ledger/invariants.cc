@@ -105,6 +105,26 @@ std::string Ledger::Impl::CheckInvariants() const {
         return name() + ": has what nobody has mapped and is to go";
     }
     const bool made = lease.state >= State::kOffered && lease.state <= State::kReleased;
+    if (made && lease.residence != Residence::kResident) {
+      const bool suspended = lease.residence == Residence::kSuspended;
+      if (suspended != lease.chunks.empty()) return name() + ": suspended with chunks, or without";
+      if ((lease.residence == Residence::kSuspending) != (lease.suspended == 0))
+        return name() + ": does not know the size that it had, or has it still";
+      if (lease.linger > Duration::zero() || lease.target != 0 || lease.kind != PoolKind::kDevice)
+        return name() + ": suspended, and lasts, shrinks or is host memory";
+      if (!suspended && !lease.owner) return name() + ": suspending or resuming without its owner";
+      if (!suspended && std::all_of(lease.holders.begin(), lease.holders.end(),
+                                    [](const Holding& holding) { return holding.chunks == 0; }))
+        return name() + ": suspended, and has what nobody has mapped";
+      for (const Holding& holding : lease.holders) {
+        if (holding.session == lease.owner) continue;
+        if (!holding.takes_part) return name() + ": suspended, and a holder takes no part";
+        if (lease.residence == Residence::kResuming && holding.chunks > 0)
+          return name() + ": is being filled, and a holder has it";
+      }
+    } else if (lease.suspended != 0 && lease.residence == Residence::kResident) {
+      return name() + ": resident, and waits for a size";
+    }
     if (!made && !lease.holders.empty()) return name() + ": has holders and is not made, or over";
     if (made && lease.holders.empty() && !lease.owner && !IsOrphan(lease))
       return name() + ": nobody has a right to it";

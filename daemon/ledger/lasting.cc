@@ -25,6 +25,7 @@ Status Ledger::Impl::Seal(SessionId session, LeaseId id, std::string content_tag
     return MakeError(Code::kFailedPrecondition, Reason::kNotSealed,
                      name + " is not made, or its rights have ended");
   }
+  if (lease.residence != Residence::kResident) return NotResident(std::to_string(id.value));
   if (lease.growth || lease.target != 0) {
     return MakeError(Code::kFailedPrecondition, Reason::kNotSealed,
                      name + " grows or shrinks: seal it when it has its size");

@@ -44,12 +44,21 @@ enum class State : std::uint8_t {
   kUnconfirmed
 };
 
+// Where a lease's contents are.
+enum class Residence : std::uint8_t {
+  kResident,    // in its chunks
+  kSuspending,  // in its chunks, which are to go when nobody has any of them
+  kSuspended,   // with its owner: it has no chunks
+  kResuming     // with its owner, and it has chunks that he is about to fill
+};
+
 struct Holding {
   SessionId session;
   Access access = Access::kReadWrite;
   bool taken = false;  // the client has the descriptors
   // So many of the lease's chunks, from the first, it may have mapped.
   std::uint32_t chunks = 0;
+  bool takes_part = false;  // it lets go when the lease is suspended
 };
 
 // One lease as it is now. References stay valid until the next command.
@@ -89,7 +98,9 @@ struct Lease {
   Bytes reserved = 0;  // the addresses of an elastic lease; 0: it keeps its size
   // What it shrinks to when no session has more of it mapped; 0: it does not shrink.
   Bytes target = 0;
-  LeaseId growth;  // the lease that it grows by, while that waits or is made
+  Residence residence = Residence::kResident;
+  Bytes suspended = 0;  // kSuspended and kResuming: the size that it has once it is resident
+  LeaseId growth;       // the lease that it grows by, while that waits or is made
   // The growth that was its last, and which chunk of it was that one's first.
   LeaseId grown;
   std::uint32_t grown_chunk = 0;
@@ -108,8 +119,10 @@ inline bool IsGrowth(const Lease& lease) {
   return lease.parent && lease.state < State::kDestroying;
 }
 
-// How many of its chunks a session may map: without those that are about to go.
-inline std::uint32_t OpenChunks(const Lease& lease) {
+// How many of its chunks a session may map: without those that are about to go, and of one that is
+// not resident those of its owner alone.
+inline std::uint32_t OpenChunks(const Lease& lease, SessionId session = {}) {
+  if (lease.residence != Residence::kResident && !(session && session == lease.owner)) return 0;
   std::uint32_t count = 0;
   Bytes size = 0;
   while (count < lease.chunks.size() && (lease.target == 0 || size < lease.target))

@@ -165,6 +165,25 @@ Result<std::uint32_t> Ledger::Refresh(SessionId session, LeaseId lease, std::uin
   return result;
 }
 
+Status Ledger::TakePart(SessionId session, LeaseId lease) {
+  auto status = impl_->TakePart(session, lease);
+  impl_->Verify();
+  return status;
+}
+
+Status Ledger::Suspend(SessionId session, LeaseId lease, std::uint32_t have_chunks, Time now,
+                       Effects& effects) {
+  auto status = impl_->Suspend(session, lease, have_chunks, now, effects);
+  impl_->Verify();
+  return status;
+}
+
+Result<Resized> Ledger::Resume(const ResumeCommand& command, Time now, Effects& effects) {
+  auto result = impl_->Resume(command, now, effects);
+  impl_->Verify();
+  return result;
+}
+
 void Ledger::SetTerms(const Terms& terms, Time now, Effects& effects) {
   impl_->SetTerms(terms, now, effects);
   impl_->Verify();

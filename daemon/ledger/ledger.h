@@ -35,6 +35,10 @@
 // What it shrinks by becomes a lease without rights, kDestroying, when nobody has it mapped any
 // more.
 //
+// A lease is suspended by a shrink to nothing, in which its owner is the last to let go, and
+// resumed by a growth to its former size, of which others get nothing before its owner has filled
+// it. Between the two it has no chunks and is charged nothing.
+//
 // A lease whose rights ended while a living process may still map it counts as quarantined from
 // kDestroying on, in place of releasing and unconfirmed, until the driver shows the bytes.
 //
@@ -202,6 +206,13 @@ struct ResizeCommand {
   Duration wait{};  // for a growth
 };
 
+struct ResumeCommand {
+  SessionId session;
+  LeaseId lease;
+  std::uint32_t have_chunks = 0;  // as in ResizeCommand
+  Duration wait{};
+};
+
 // The largest AllocationSpec::reserve: of addresses, not of memory.
 inline constexpr Bytes kLargestReserve = 16384 * kGiB;
 
@@ -292,7 +303,9 @@ enum class EventType : std::uint8_t {
   kPoolState,
   kDeviceLost,
   kSealed,
-  kResized  // to sessions that have it open: it has other chunks, or is about to have fewer
+  kResized,     // to sessions that have it open: it has other chunks, or is about to have fewer
+  kSuspending,  // to those beside its owner: let go of all of it
+  kResumed      // to those beside its owner: it is resident
 };
 
 struct Effect {
@@ -470,8 +483,28 @@ class Ledger {
   // others. Gives how many it may have: it is given those that it lacks.
   // Errors: kNotFound/kNotOpenable       it is not open in the session
   //         kInvalidArgument/kBadField   more chunks than the session was given
+  //         kFailedPrecondition/kSuspended   it is suspended, and its owner is gone
   Result<std::uint32_t> Refresh(SessionId session, LeaseId lease, std::uint32_t have_chunks,
                                 Time now, Effects& effects);
+  // The session lets go of the lease, which it has open, whenever that is suspended.
+  // Errors: kNotFound/kNotOpenable   it is not open in the session
+  Status TakePart(SessionId session, LeaseId lease);
+
+  // Gives the lease's memory back; the caller is its owner and has `have_chunks` of its chunks. The
+  // others that have it open are told; once nobody has any, the chunks are cut off (kCut). Nothing
+  // changes for one that is suspended; what waits to resume it ends.
+  // Errors:
+  //   kNotFound, kInvalidArgument/kBadField   as Resize
+  //   kFailedPrecondition/kNotPartaking       others have it open that do not take part: they are
+  //                                           the error's blockers
+  //   kFailedPrecondition/kUnsupported        it is host memory, or outlives its owner
+  //   kFailedPrecondition                     it grows or shrinks, or its rights have ended
+  Status Suspend(SessionId session, LeaseId lease, std::uint32_t have_chunks, Time now,
+                 Effects& effects);
+  // Brings its memory back, as a growth. With all of its chunks the owner has filled them, or did
+  // not let go of them: it is resident, and the others are told.
+  // Errors: those of Suspend but for kNotPartaking and kUnsupported, and those of Allocate.
+  Result<Resized> Resume(const ResumeCommand& command, Time now, Effects& effects);
 
   // The executor closed the lease's chunks.
   void Destroyed(LeaseId lease, Time now, Effects& effects);

@@ -39,6 +39,7 @@ std::vector<Blocker> Ledger::Impl::BlockersOf(const PoolSet& wanted, const Tenan
          ++entry, ++looks) {
       const LeaseRecord& record = leases.at(entry->second);
       if (tenant != nullptr && record.charge.tenant() != tenant) continue;
+      if (entry->first == 0) continue;  // it is suspended
       const bool visible = MaySee(user, record.lease);
       blockers.push_back({visible ? record.lease.id.value : 0, visible ? record.lease.owner_pid : 0,
                           record.lease.uid, record.charge.bytes()});

@@ -35,6 +35,7 @@ void Ledger::Impl::DropOwner(LeaseRecord& record, Effects& effects) {
 void Ledger::Impl::LeaveOwner(LeaseRecord& record, Effects& effects) {
   if (!record.lease.owner) return;
   EndGrowth(record, "its lease has no owner any more", effects);
+  CallOffSuspend(record, effects);
   if (LeaseRecord* parent = FindLease(record.lease.parent);
       parent != nullptr && parent->lease.growth == record.lease.id)
     parent->lease.growth = {};
@@ -159,6 +160,8 @@ void Ledger::Impl::Destroyed(LeaseId lease, Time now, Effects& effects) {
 }
 
 void Ledger::Impl::AwaitBytes(LeaseRecord& record, Time now, Effects& effects) {
+  // One that was suspended.
+  if (record.lease.size == 0) return EraseLease(record, effects);
   PoolAccount& pool = *record.charge.pool();
   record.lease.unconfirmed_size = record.lease.size;
   record.closed_turn = ++closed_turns;

@@ -69,8 +69,16 @@ Status Ledger::Impl::CheckRestored(const RestoredLease& restored) const {
     if (chunk == 0 || !sum) return Senseless("its chunks have no sensible size");
     size = *sum;
   }
-  if (lease.chunks.empty() || size % pool.spec.granularity != 0)
+  const bool suspended = lease.residence == Residence::kSuspended;
+  if (lease.chunks.empty() != suspended || size % pool.spec.granularity != 0)
     return Senseless("its chunks do not fit its pool");
+  if ((suspended || lease.residence == Residence::kResuming) != (lease.suspended != 0) ||
+      (lease.suspended != 0 && pool.Rounded(lease.suspended) != lease.suspended) ||
+      (lease.residence == Residence::kResuming && lease.suspended != size))
+    return Senseless("it was suspended with no sensible size");
+  if (lease.residence != Residence::kResident &&
+      (lease.kind != PoolKind::kDevice || lease.linger != Duration::zero() || lease.target != 0))
+    return Senseless("it is suspended and cannot be");
   if (!restored.aside && lease.chunks.size() > options.limits.chunks - ChunkCount())
     return NoChunksLeft(lease.chunks.size(), ChunkCount(), options.limits.chunks);
   if (lease.reserved != 0 &&
@@ -157,6 +165,7 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   lease.growth = {};
   lease.grown = {};
   lease.parent = {};
+  record.exposed = record.exposed && !lease.chunks.empty();
   // Without a chunk that goes there is nothing to wait for.
   if (OpenChunks(lease) == lease.chunks.size()) lease.target = 0;
   if (closed) {
@@ -185,7 +194,11 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
     added.taken = holding.taken;
     // What an older daemon kept does not say how many: all.
     const auto all = static_cast<std::uint32_t>(lease.chunks.size());
-    added.chunks = holding.chunks == 0 ? all : std::min(holding.chunks, all);
+    const bool unsaid = holding.chunks == 0 && lease.residence == Residence::kResident;
+    added.chunks = unsaid ? all : std::min(holding.chunks, all);
+    added.takes_part = holding.takes_part;
+    // Of one that is being filled they have nothing yet.
+    if (lease.residence == Residence::kResuming && holding.session != lease.owner) added.chunks = 0;
   }
   // What lasts outlives its owner, who may have ended meanwhile; what he was loading does not.
   const bool lasts = linger > Duration::zero() &&
@@ -196,6 +209,8 @@ Status Ledger::Impl::RestoreLease(RestoredLease restored, Time now, Effects& eff
   SetState(record,
            owner == nullptr && state != State::kRevoking && !lasts ? State::kReleased : state, now);
   lease.changed = changed;
+  if (owner == nullptr || FindHolding(record, lease.owner) == nullptr)
+    CallOffSuspend(record, effects);
   if (lasts) {
     lease.linger = linger;
     record.lasting = lease.size;

@@ -238,6 +238,22 @@ Error NotTheCallers(LeaseId lease) {
                    "lease " + Number(lease.value) + ": there is none, or it is not the caller's");
 }
 
+Error NotOpenHere(LeaseId lease) {
+  return MakeError(Code::kNotFound, Reason::kNotOpenable,
+                   "lease " + std::to_string(lease.value) + " is not open in this session");
+}
+
+Error HasFewer(std::uint32_t said, std::uint32_t given) {
+  return BadField("have_chunks: said " + std::to_string(said) + ", the session was given " +
+                  std::to_string(given));
+}
+
+Error NotResident(std::string_view lease) {
+  return MakeError(Code::kFailedPrecondition, Reason::kSuspended,
+                   "lease " + std::string(lease) +
+                       " is suspended, or about to be: retry once its owner has resumed it");
+}
+
 Error NotOpenable(std::string_view lease) {
   return MakeError(Code::kPermissionDenied, Reason::kNotOpenable,
                    "lease " + std::string(lease) +

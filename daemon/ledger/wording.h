@@ -45,6 +45,11 @@ Error StillLoading(const Lease& lease, std::string_view asked);
 Error SealedAgainst(std::string_view lease);
 Error NotTheCallers(LeaseId lease);
 Error NotOpenable(std::string_view lease);
+Error NotOpenHere(LeaseId lease);
+// The session said that it has more chunks than it was given.
+Error HasFewer(std::uint32_t said, std::uint32_t given);
+// Nobody new opens it now.
+Error NotResident(std::string_view lease);
 // A user's limit on `what` ("sessions"), which `option` sets ("sessions_per_user").
 Error UserLimit(std::string_view what, std::string_view option, const UserId& user, Bytes has,
                 Bytes limit);

@@ -22,6 +22,7 @@ grpc::Status ToGrpc(const Error& error);
 Result<ledger::AllocateCommand> ToCommand(const v1::AllocateRequest& request,
                                           const peers::Peer& peer, const broker::Broker& broker);
 Result<ledger::ResizeCommand> ToCommand(const v1::ResizeRequest& request);
+Result<ledger::ResumeCommand> ToCommand(const v1::ResumeRequest& request);
 Result<ledger::Access> ToAccess(v1::Access access);
 
 // Who a name is whose: "weights" is the caller's, "alice/weights" alice's of the caller's realm,
@@ -45,6 +46,8 @@ std::size_t ToPageSize(std::uint32_t asked);
 void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out);
 void ToProto(const broker::Grant& grant, UserNames& users, v1::AllocateResponse* out);
 void ToProto(const broker::ResizeView& view, UserNames& users, v1::ResizeResponse* out);
+void ToProto(const broker::ResizeView& view, UserNames& users, v1::SuspendResponse* out);
+void ToProto(const broker::ResizeView& view, UserNames& users, v1::ResumeResponse* out);
 void ToProto(const broker::NodeView& view, v1::GetNodeResponse* out);
 void ToProto(const broker::BudgetView& view, v1::GetBudgetResponse* out);
 void ToProto(const ledger::Session& session, UserNames& users, v1::Session* out);

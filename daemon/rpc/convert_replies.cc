@@ -10,6 +10,12 @@
 namespace gpulease::rpc {
 namespace {
 
+// By number.
+static_assert(static_cast<int>(ledger::Residence::kResident) == v1::RESIDENCE_UNSPECIFIED &&
+              static_cast<int>(ledger::Residence::kSuspending) == v1::RESIDENCE_SUSPENDING &&
+              static_cast<int>(ledger::Residence::kSuspended) == v1::RESIDENCE_SUSPENDED &&
+              static_cast<int>(ledger::Residence::kResuming) == v1::RESIDENCE_RESUMING);
+
 std::int64_t Milliseconds(Duration duration) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(duration).count();
 }
@@ -148,6 +154,8 @@ void ToProto(const broker::LeaseView& view, UserNames& users, v1::Lease* out) {
     out->set_ends_in_ms(std::max<std::int64_t>(Milliseconds(lease.ends - BootClock::now()), 0));
   out->set_reserved_bytes(lease.reserved);
   out->set_target_bytes(view.target);
+  out->set_residence(static_cast<v1::Residence>(lease.residence));
+  out->set_suspended_bytes(lease.suspended);
   out->set_age_ms(Milliseconds(BootClock::now() - lease.created));
   out->set_queue_position(view.queue_position);
   for (const Blocker& blocker : view.blockers) ToProto(blocker, out->add_blockers());
@@ -168,6 +176,18 @@ void ToProto(const broker::ResizeView& view, UserNames& users, v1::ResizeRespons
   out->set_growth_id(view.growth.value);
   out->set_queue_position(view.queue_position);
   for (const broker::HolderView& holder : view.waits_for) ToProto(holder, out->add_waits_for());
+  out->set_open_chunks(view.open_chunks);
+}
+
+void ToProto(const broker::ResizeView& view, UserNames& users, v1::SuspendResponse* out) {
+  ToProto(view.lease, users, out->mutable_lease());
+  for (const broker::HolderView& holder : view.waits_for) ToProto(holder, out->add_waits_for());
+}
+
+void ToProto(const broker::ResizeView& view, UserNames& users, v1::ResumeResponse* out) {
+  ToProto(view.lease, users, out->mutable_lease());
+  out->set_growth_id(view.growth.value);
+  out->set_queue_position(view.queue_position);
   out->set_open_chunks(view.open_chunks);
 }
 
@@ -314,6 +334,12 @@ void ToProto(const broker::Event& event, v1::Event* out) {
       break;
     case Type::kResized:
       out->set_type(v1::Event::TYPE_RESIZED);
+      break;
+    case Type::kSuspending:
+      out->set_type(v1::Event::TYPE_SUSPENDING);
+      break;
+    case Type::kResumed:
+      out->set_type(v1::Event::TYPE_RESUMED);
       break;
     case Type::kSealed:
       out->set_type(v1::Event::TYPE_SEALED);

@@ -245,6 +245,16 @@ Result<ledger::ResizeCommand> ToCommand(const v1::ResizeRequest& request) {
   return command;
 }
 
+Result<ledger::ResumeCommand> ToCommand(const v1::ResumeRequest& request) {
+  if (request.wait_ms() > kLongestWaitMs) return Bad("wait_ms", "at most 24 hours");
+  ledger::ResumeCommand command;
+  command.session = ledger::SessionId{request.session_id()};
+  command.lease = ledger::LeaseId{request.lease_id()};
+  command.have_chunks = request.have_chunks();
+  command.wait = std::chrono::milliseconds(request.wait_ms());
+  return command;
+}
+
 Result<ledger::Access> ToAccess(v1::Access access) {
   switch (access) {
     case v1::ACCESS_UNSPECIFIED:

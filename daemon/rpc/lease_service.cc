@@ -86,6 +86,8 @@ void LeaseService::Listen(grpc::ServerCompletionQueue& queue) {
               with_peer(&LeaseService::GetDirectory));
   ListenUnary(services_, async_, queue, &Async::RequestResize, with_peer(&LeaseService::Resize));
   ListenUnary(services_, async_, queue, &Async::RequestRefresh, with_peer(&LeaseService::Refresh));
+  ListenUnary(services_, async_, queue, &Async::RequestSuspend, with_peer(&LeaseService::Suspend));
+  ListenUnary(services_, async_, queue, &Async::RequestResume, with_peer(&LeaseService::Resume));
   AwaitCall<AwaitMethod>::Listen(services_, async_, queue);
   AwaitCall<AwaitSealedMethod>::Listen(services_, async_, queue);
   WatchCall::Listen(services_, async_, queue);
@@ -190,12 +192,31 @@ Status LeaseService::Resize(const peers::Peer& peer, const v1::ResizeRequest& re
 
 Status LeaseService::Refresh(const peers::Peer& peer, const v1::RefreshRequest& request,
                              v1::RefreshResponse& response) {
-  Result<broker::ResizeView> view =
-      services_.broker.Refresh(peer, SessionId{request.session_id()}, request.push_tag(),
-                               LeaseId{request.lease_id()}, request.have_chunks());
+  Result<broker::ResizeView> view = services_.broker.Refresh(
+      peer, SessionId{request.session_id()}, request.push_tag(), LeaseId{request.lease_id()},
+      request.have_chunks(), request.takes_part());
   if (!view.ok()) return std::move(view).error();
   ToProto(view->lease, services_.users, response.mutable_lease());
   response.set_open_chunks(view->open_chunks);
+  return {};
+}
+
+Status LeaseService::Suspend(const peers::Peer& peer, const v1::SuspendRequest& request,
+                             v1::SuspendResponse& response) {
+  Result<broker::ResizeView> view = services_.broker.Suspend(
+      peer, SessionId{request.session_id()}, LeaseId{request.lease_id()}, request.have_chunks());
+  if (!view.ok()) return std::move(view).error();
+  ToProto(*view, services_.users, &response);
+  return {};
+}
+
+Status LeaseService::Resume(const peers::Peer& peer, const v1::ResumeRequest& request,
+                            v1::ResumeResponse& response) {
+  const Result<ledger::ResumeCommand> command = ToCommand(request);
+  if (!command.ok()) return command.error();
+  Result<broker::ResizeView> view = services_.broker.Resume(peer, request.push_tag(), *command);
+  if (!view.ok()) return std::move(view).error();
+  ToProto(*view, services_.users, &response);
   return {};
 }
 

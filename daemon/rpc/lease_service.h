@@ -34,6 +34,10 @@ class LeaseService {
                 v1::ResizeResponse& response);
   Status Refresh(const peers::Peer& peer, const v1::RefreshRequest& request,
                  v1::RefreshResponse& response);
+  Status Suspend(const peers::Peer& peer, const v1::SuspendRequest& request,
+                 v1::SuspendResponse& response);
+  Status Resume(const peers::Peer& peer, const v1::ResumeRequest& request,
+                v1::ResumeResponse& response);
   Status GetDirectory(const peers::Peer& peer, const v1::GetDirectoryRequest& request,
                       v1::GetDirectoryResponse& response);
   Status ListLeases(const peers::Peer& peer, const v1::ListLeasesRequest& request,

@@ -84,6 +84,8 @@ Result<Record> ReadLease(std::string_view body) {
     return Broken("its state " + std::to_string(message->state()) + " is not known");
   if (message->page_size() > static_cast<std::uint32_t>(ledger::PageSize::kHuge))
     return Broken("its page size " + std::to_string(message->page_size()) + " is not known");
+  if (message->residence() > static_cast<std::uint32_t>(ledger::Residence::kResuming))
+    return Broken("its residence " + std::to_string(message->residence()) + " is not known");
   KeptLease kept;
   kept.pool = message->pool();
   ledger::RestoredLease& restored = kept.lease;
@@ -114,7 +116,7 @@ Result<Record> ReadLease(std::string_view body) {
     lease.holders.push_back(
         {ledger::SessionId{holding.session_id()},
          holding.read_only() ? ledger::Access::kReadOnly : ledger::Access::kReadWrite,
-         holding.taken(), holding.chunks()});
+         holding.taken(), holding.chunks(), holding.takes_part()});
   }
   lease.quarantined = message->quarantined();
   lease.loading = message->loading();
@@ -124,6 +126,8 @@ Result<Record> ReadLease(std::string_view body) {
   lease.ends = message->ends() == 0 ? kNever : FromNanoseconds(message->ends());
   lease.reserved = message->reserved_bytes();
   lease.target = message->target_bytes();
+  lease.residence = static_cast<ledger::Residence>(message->residence());
+  lease.suspended = message->suspended_bytes();
   kept.has_directory = message->has_directory();
   lease.death_notice = message->death_notice();
   lease.ipc = message->ipc();
@@ -182,6 +186,7 @@ std::string Encode(const KeptLease& kept) {
     one.set_read_only(holding.access == ledger::Access::kReadOnly);
     one.set_taken(holding.taken);
     one.set_chunks(holding.chunks);
+    one.set_takes_part(holding.takes_part);
   }
   message.set_quarantined(lease.quarantined);
   message.set_death_notice(lease.death_notice);
@@ -193,6 +198,8 @@ std::string Encode(const KeptLease& kept) {
   message.set_request_id(kept.lease.request_id);
   message.set_reserved_bytes(lease.reserved);
   message.set_target_bytes(lease.target);
+  message.set_residence(static_cast<std::uint32_t>(lease.residence));
+  message.set_suspended_bytes(lease.suspended);
   message.set_loading(lease.loading);
   message.set_sealed(lease.sealed);
   message.set_content_tag(lease.content_tag);

@@ -237,12 +237,33 @@ Reply<v1::ResizeResponse> RawClient::Resize(std::uint64_t lease_id, Bytes size,
   return Call(&v1::LeaseService::StubInterface::Resize, request);
 }
 
-Reply<v1::RefreshResponse> RawClient::Refresh(std::uint64_t lease_id, std::uint32_t have_chunks) {
+Reply<v1::SuspendResponse> RawClient::Suspend(std::uint64_t lease_id, std::uint32_t have_chunks) {
+  v1::SuspendRequest request;
+  request.set_session_id(session_id_);
+  request.set_lease_id(lease_id);
+  request.set_have_chunks(have_chunks);
+  return Call(&v1::LeaseService::StubInterface::Suspend, request);
+}
+
+Reply<v1::ResumeResponse> RawClient::Resume(std::uint64_t lease_id, std::uint32_t have_chunks,
+                                            std::uint64_t wait_ms) {
+  v1::ResumeRequest request;
+  request.set_session_id(session_id_);
+  request.set_push_tag(++tag_);
+  request.set_lease_id(lease_id);
+  request.set_have_chunks(have_chunks);
+  request.set_wait_ms(wait_ms);
+  return Call(&v1::LeaseService::StubInterface::Resume, request);
+}
+
+Reply<v1::RefreshResponse> RawClient::Refresh(std::uint64_t lease_id, std::uint32_t have_chunks,
+                                              bool takes_part) {
   v1::RefreshRequest request;
   request.set_session_id(session_id_);
   request.set_push_tag(++tag_);
   request.set_lease_id(lease_id);
   request.set_have_chunks(have_chunks);
+  request.set_takes_part(takes_part);
   return Call(&v1::LeaseService::StubInterface::Refresh, request);
 }
 

@@ -92,7 +92,11 @@ class RawClient {
   Reply<v1::OpenResponse> Open(std::uint64_t lease_id, v1::Access access = v1::ACCESS_READ_WRITE);
   Reply<v1::ResizeResponse> Resize(std::uint64_t lease_id, Bytes size, std::uint32_t have_chunks,
                                    std::uint64_t wait_ms = 0);
-  Reply<v1::RefreshResponse> Refresh(std::uint64_t lease_id, std::uint32_t have_chunks);
+  Reply<v1::RefreshResponse> Refresh(std::uint64_t lease_id, std::uint32_t have_chunks,
+                                     bool takes_part = false);
+  Reply<v1::SuspendResponse> Suspend(std::uint64_t lease_id, std::uint32_t have_chunks);
+  Reply<v1::ResumeResponse> Resume(std::uint64_t lease_id, std::uint32_t have_chunks,
+                                   std::uint64_t wait_ms = 0);
   Reply<v1::CloseResponse> Close(std::uint64_t lease_id);
   Reply<v1::ReleaseResponse> Release(std::uint64_t lease_id, bool force = false);
   Reply<v1::GetLeaseResponse> GetLease(std::uint64_t lease_id);
@@ -103,7 +107,7 @@ class RawClient {
   // GetNode, which must work.
   v1::GetNodeResponse Node();
 
-  // The push tag of the last Allocate, Await, Open, Resize or Refresh.
+  // The push tag of the last Allocate, Await, Open, Resize, Refresh or Resume.
   std::uint64_t last_tag() const { return tag_; }
   std::uint64_t session_id() const { return session_id_; }
   void set_session_id(std::uint64_t id) { session_id_ = id; }

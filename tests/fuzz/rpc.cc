@@ -202,7 +202,7 @@ class Play {
   void Step() {
     const std::size_t caller = input_.Below(kClients);
     const peers::Peer peer = PeerOf(caller);
-    switch (input_.Below(18)) {
+    switch (input_.Below(20)) {
       case 0:
         Hello(caller);
         break;
@@ -331,6 +331,26 @@ class Play {
         request.set_session_id(Session(request.session_id(), caller));
         request.set_lease_id(Lease(request.lease_id()));
         Check(world_.leases->Refresh(peer, request, response));
+        CheckSendable(response);
+        break;
+      }
+      case 18: {
+        v1::SuspendRequest request;
+        v1::SuspendResponse response;
+        if (!Parse(request)) break;
+        request.set_session_id(Session(request.session_id(), caller));
+        request.set_lease_id(Lease(request.lease_id()));
+        Check(world_.leases->Suspend(peer, request, response));
+        CheckSendable(response);
+        break;
+      }
+      case 19: {
+        v1::ResumeRequest request;
+        v1::ResumeResponse response;
+        if (!Parse(request)) break;
+        request.set_session_id(Session(request.session_id(), caller));
+        request.set_lease_id(Lease(request.lease_id()));
+        Check(world_.leases->Resume(peer, request, response));
         CheckSendable(response);
         break;
       }

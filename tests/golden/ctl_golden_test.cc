@@ -121,6 +121,7 @@ TEST_F(CtlGoldenTest, PrintsTablesForPeople) {
   ExpectPrints({"show", "20"}, "show_orphan.txt");
   ExpectPrints({"show", "21"}, "show_ipc.txt");
   ExpectPrints({"show", "22"}, "show_growing.txt");
+  ExpectPrints({"show", "23"}, "show_suspended.txt");
   ExpectPrints({"leases", "--orphans"}, "leases_orphans.txt");
   ExpectPrints({"budget"}, "budget.txt");
   ExpectPrints({"advise"}, "advise.txt");

@@ -166,6 +166,14 @@ std::vector<v1::Lease> Leases() {
   cache.set_queue_position(2);
   *cache.add_blockers() = blocker;
   leases.push_back(cache);
+
+  v1::Lease paused = DeviceLease(23, v1::LEASE_STATE_LEASED, 0);
+  paused.set_name("paused");
+  paused.clear_chunks();
+  paused.set_requested_bytes(16 * kGiB);
+  paused.set_residence(v1::RESIDENCE_SUSPENDED);
+  paused.set_suspended_bytes(16 * kGiB);
+  leases.push_back(paused);
   return leases;
 }
 

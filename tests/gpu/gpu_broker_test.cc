@@ -162,6 +162,13 @@ TEST_F(GpuBrokerTest, AnElasticLeaseGrowsUnderAKernelThatUsesItsStart) {
   EXPECT_TRUE(Eventually([&] { return Used() - before_ < 8 * kMiB; }));
 }
 
+TEST_F(GpuBrokerTest, WhatIsSuspendedComesBackUnderItsPointer) {
+  const std::string said = Ask({"suspend", std::to_string(16 * kGiB)});
+  std::printf("16 GiB: %s\n", said.c_str());
+  EXPECT_THAT(said, testing::StartsWith("wrong 0,"));
+  EXPECT_TRUE(Eventually([&] { return Used() - before_ < 8 * kMiB; }));
+}
+
 TEST_F(GpuBrokerTest, AThousandRoundsEndWhereTheyBegan) {
   ASSERT_EQ(Ask({"rounds", "10", std::to_string(256 * kMiB)}), "done");
   ASSERT_TRUE(Eventually([&] { return !ShowsAProcess(); }));

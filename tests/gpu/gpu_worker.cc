@@ -12,6 +12,9 @@
 //   elastic BYTES STEP             a lease of STEP bytes grows to BYTES in steps while a kernel
 //   works on
 //                                  its start, and shrinks: "wrong N, MICROSECONDS a step"
+//   suspend BYTES                  fills a lease, suspends and resumes it twice, the room prepared:
+//                                  "wrong N, suspend S, resume S, copy S S": the second time's
+//                                  seconds, beside those of plain copies out of and into its memory
 //   check NAME SEED                opens read-only, "wrong N" by a kernel
 //   check-zero BYTES               leases with patience, "nonzero N"
 //   publish NAME BYTES SEED SECONDS  leases, starts kernels that write for so long and one that
@@ -117,6 +120,39 @@ int Main(int argc, char** argv) {
     std::sort(steps.begin(), steps.end());
     Say("wrong " + std::to_string(wrong) + ", " + std::to_string(steps[steps.size() / 2]) +
         " us a step");
+  } else if (verb == "suspend") {
+    const std::uint64_t size = std::stoull(argument(2));
+    const auto seconds = [](auto work) {
+      const auto start = std::chrono::steady_clock::now();
+      work();
+      return std::to_string(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    };
+    Lease lease = client.Allocate({.size_bytes = size});
+    Mapping mapping = lease.Map();
+    const std::uint64_t pointer = mapping.device_pointer();
+    GpuKernels kernels(mapping.device_ordinal());
+    kernels.Fill(pointer, size / 4, 5);
+    lease.PrepareSuspend();
+    std::string suspend, resume, out, in;
+    for (int round = 0; round < 2; ++round) {
+      suspend = seconds([&] { lease.Suspend(); });
+      resume = seconds([&] { lease.Resume({.wait = std::chrono::seconds(60)}); });
+    }
+    std::uint64_t wrong = mapping.device_pointer() == pointer ? 0 : 1;
+    wrong += kernels.Wrong(pointer, size / 4, 5);
+    lease.DropSuspendRoom();
+    const auto cuda = driver::CudaDriver::Load({});
+    if (!cuda.ok()) return 4;
+    Lease host = client.Allocate({.size_bytes = size, .kind = MemoryKind::kHost});
+    Mapping pinned = host.Map({.register_with_cuda = true});
+    for (int round = 0; round < 2; ++round) {
+      out = seconds([&] { (*cuda)->cuMemcpyDtoH(pinned.host_pointer(), pointer, size); });
+      in = seconds([&] { (*cuda)->cuMemcpyHtoD(pointer, pinned.host_pointer(), size); });
+    }
+    wrong += kernels.Wrong(pointer, size / 4, 5);
+    Say("wrong " + std::to_string(wrong) + ", suspend " + suspend + ", resume " + resume +
+        ", copy " + out + " " + in);
   } else if (verb == "load") {
     LoadedLease loaded = client.LoadOrAttach(
         {.size_bytes = std::stoull(argument(3)), .name = argument(2), .persistent = true},

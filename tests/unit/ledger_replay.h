@@ -44,7 +44,7 @@ class Replay {
   }
 
   void Step() {
-    switch (Below(20)) {
+    switch (Below(22)) {
       case 0:
         OpenSession();
         break;
@@ -83,6 +83,10 @@ class Replay {
       case 14:
       case 15:
         Execute();
+        break;
+      case 20:
+      case 21:
+        SuspendOrResume();
         break;
       case 16:
       case 17:
@@ -157,6 +161,8 @@ class Replay {
   std::uint64_t merges() const { return merges_; }
   std::uint64_t cuts() const { return cuts_; }
   std::uint64_t pending() const { return pending_; }
+  std::uint64_t suspended() const { return suspended_; }
+  std::uint64_t resumed() const { return resumed_; }
 
  private:
   struct Work {
@@ -311,6 +317,47 @@ class Replay {
     if (ledger_.FindLease(lease)->size < before.size) ++cuts_;
     if (ledger_.FindLease(lease)->target != 0) ++pending_;
   }
+  void SuspendOrResume() {
+    LeaseId lease;
+    for (int i = 0; i < 32 && !lease; ++i) {
+      const LeaseId any = AnyLease();
+      if (!any) return;
+      const Lease& found = *ledger_.FindLease(any);
+      if (found.kind == PoolKind::kDevice && !found.holders.empty() && found.owner) lease = any;
+      // Those that are on their way there are few among all.
+      if (found.residence == Residence::kResident && Below(4) != 0) lease = {};
+    }
+    if (!lease) return;
+    const Lease before = *ledger_.FindLease(lease);
+    const Holding& holding = before.holders[Below(before.holders.size())];
+    const auto have = static_cast<std::uint32_t>(Below(3) == 0 ? Below(holding.chunks + 2)
+                                                               : Below(2) * holding.chunks);
+    switch (Below(6)) {
+      case 0:
+        for (const Holding& other : before.holders) {
+          if (Below(2) == 0) (void)ledger_.TakePart(other.session, lease);
+        }
+        break;
+      case 1:
+        (void)ledger_.Refresh(holding.session, lease, have, now_, effects_);
+        break;
+      case 2:
+      case 3: {
+        const bool suspended = ledger_.Suspend(before.owner, lease, have, now_, effects_).ok();
+        suspended_ += suspended && ledger_.FindLease(lease)->size == 0 ? 1 : 0;
+        break;
+      }
+      default: {
+        ResumeCommand command{before.owner, lease, have, {}};
+        if (Below(2) == 0) command.wait = std::chrono::milliseconds(Below(5000));
+        (void)ledger_.Resume(command, now_, effects_);
+        resumed_ += before.residence != Residence::kResident &&
+                            ledger_.FindLease(lease)->residence == Residence::kResident
+                        ? 1
+                        : 0;
+      }
+    }
+  }
   void SetTerms() {
     using std::chrono::milliseconds;
     Terms terms;
@@ -423,6 +470,7 @@ class Replay {
   std::uint64_t processes_ = 0;
   std::uint64_t grants_ = 0, queued_ = 0, expired_ = 0, shorts_ = 0;
   std::uint64_t resized_ = 0, growths_queued_ = 0, merges_ = 0, cuts_ = 0, pending_ = 0;
+  std::uint64_t suspended_ = 0, resumed_ = 0;
 };
 
 }  // namespace gpulease::ledger

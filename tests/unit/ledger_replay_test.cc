@@ -37,6 +37,8 @@ void PlayDay(std::uint64_t seed, int steps, int every) {
   EXPECT_GT(replay.merges(), 5u) << "GPULEASE_SEED=" << seed;
   EXPECT_GT(replay.cuts(), 5u) << "GPULEASE_SEED=" << seed;
   EXPECT_GT(replay.pending(), 2u) << "GPULEASE_SEED=" << seed;
+  EXPECT_GT(replay.suspended(), 2u) << "GPULEASE_SEED=" << seed;
+  EXPECT_GT(replay.resumed(), 2u) << "GPULEASE_SEED=" << seed;
   replay.Finish();
   ASSERT_EQ(replay.Check(), "") << "GPULEASE_SEED=" << seed;
   ASSERT_FALSE(testing::Test::HasFailure()) << "GPULEASE_SEED=" << seed;
@@ -44,11 +46,11 @@ void PlayDay(std::uint64_t seed, int steps, int every) {
 
 TEST(LedgerReplayTest, TheBooksAreRightAfterEveryCommandOfManyShortDays) {
   if (const char* seed = std::getenv("GPULEASE_SEED")) {
-    PlayDay(std::strtoull(seed, nullptr, 10), 20'000, 1);
+    PlayDay(std::strtoull(seed, nullptr, 10), 24'000, 1);
     return;
   }
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
-    PlayDay(seed, 20'000, 1);
+    PlayDay(seed, 24'000, 1);
     if (HasFailure()) return;
   }
 }

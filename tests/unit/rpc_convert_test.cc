@@ -59,6 +59,8 @@ TEST(ConvertTest, ReasonsHaveTheNumbersOfTheApi) {
       {Reason::kNotSealed, v1::REASON_NOT_SEALED},
       {Reason::kSealed, v1::REASON_SEALED},
       {Reason::kPeerGone, v1::REASON_PEER_GONE},
+      {Reason::kSuspended, v1::REASON_SUSPENDED},
+      {Reason::kNotPartaking, v1::REASON_NOT_PARTAKING},
   };
   for (const auto& [mine, theirs] : all) EXPECT_EQ(static_cast<int>(mine), theirs);
   EXPECT_EQ(std::size(all), static_cast<std::size_t>(v1::Reason_descriptor()->value_count()));

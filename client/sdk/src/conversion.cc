@@ -74,6 +74,10 @@ LeaseStatus StatusOf(const wire::Lease& lease) {
   status.orphan = lease.orphan;
   status.reserved_bytes = lease.reserved_bytes;
   status.target_bytes = lease.target_bytes;
+  const int residence = static_cast<int>(lease.residence);
+  if (residence >= 0 && residence <= static_cast<int>(Residence::kResuming))
+    status.residence = static_cast<Residence>(residence);
+  status.suspended_bytes = lease.suspended_bytes;
   for (const wire::Blocker& blocker : lease.blockers) {
     status.blockers.push_back(BlockingOf(blocker));
   }
@@ -127,7 +131,7 @@ NodeStatus StatusOf(const wire::GetNodeResponse& node) {
 Event EventOf(wire::Event event) {
   Event converted;
   const int type = static_cast<int>(event.type);
-  converted.type = type >= 0 && type <= static_cast<int>(EventType::kResized)
+  converted.type = type >= 0 && type <= static_cast<int>(EventType::kResumed)
                        ? static_cast<EventType>(type)
                        : EventType::kUnknown;
   converted.sequence = event.sequence;

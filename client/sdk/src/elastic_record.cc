@@ -7,6 +7,7 @@
 
 #include "client/sdk/src/hand_over.h"
 #include "client/sdk/src/lease_record.h"
+#include "client/sdk/src/suspend_room.h"
 
 namespace gpulease {
 namespace {
@@ -145,6 +146,7 @@ Result<std::vector<wire::Holder>> LeaseRecord::Resize(Bytes size, milliseconds w
                          " has reserved");
   }
   std::lock_guard resizing(hold_->resizing);
+  GPULEASE_RETURN_IF_ERROR(NotAway());
   std::size_t before = 0;
   std::size_t left = 0;
   {
@@ -195,8 +197,10 @@ void LeaseRecord::Undo(std::size_t chunks) {
 
 Result<bool> LeaseRecord::Refresh() {
   GPULEASE_RETURN_IF_ERROR(Usable());
-  if (lease_.reserved_bytes == 0) return false;
+  if (lease_.kind != wire::MemoryKind::kDevice) return false;
   std::lock_guard resizing(hold_->resizing);
+  // What its owner suspended he resumes.
+  if (hold_->owned && hold_->away) return false;
   return CatchUp();
 }
 
@@ -208,18 +212,32 @@ Result<bool> LeaseRecord::CatchUp() {
     wire::RefreshRequest request;
     request.lease_id = lease_.lease_id;
     request.have_chunks = static_cast<std::uint32_t>(has);
+    request.takes_part = hold_->takes_part && !hold_->owned;
     auto reply = hand_over.Call<wire::RefreshMethod>(request, Terms(session_->CallDeadline()));
     if (!reply.ok()) return std::move(reply).error();
-    if (!reply->lease || reply->open_chunks == 0) {
+    if (!reply->lease ||
+        (reply->open_chunks == 0 && reply->lease->residence == wire::Residence::kUnspecified)) {
       return MakeError(Code::kInternal, Reason::kUnspecified,
                        Subject() + ": the daemon answers without the lease");
     }
     hold_->requested = reply->lease->requested_bytes;
-    if (reply->open_chunks == has) return changed;
+    if (reply->open_chunks == has) {
+      // It was called off after hooks.before.
+      if (!hold_->away) RunAfter();
+      return changed;
+    }
     changed = true;
     if (reply->open_chunks > has) {
       GPULEASE_RETURN_IF_ERROR(Extend(hand_over, *reply->lease, reply->open_chunks));
+      if (hold_->away.exchange(false)) RunAfter();
       return true;
+    }
+    if (reply->open_chunks == 0) {
+      RunBefore();
+      GPULEASE_RETURN_IF_ERROR(SynchronizeContext(Choice()));
+      GPULEASE_RETURN_IF_ERROR(Truncate(0));
+      hold_->away = true;
+      continue;
     }
     // The daemon hears of it with the next.
     GPULEASE_RETURN_IF_ERROR(Truncate(reply->open_chunks));

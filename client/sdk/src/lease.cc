@@ -28,6 +28,14 @@ Publication& Order(const std::shared_ptr<LeaseRecord>& record) {
                       " was allocated without AllocateOptions::ordered");
 }
 
+std::vector<LeaseHolder> HoldersOf(std::vector<wire::Holder> holders) {
+  std::vector<LeaseHolder> converted;
+  for (wire::Holder& holder : holders)
+    converted.push_back(
+        {.pid = holder.pid, .uid = holder.uid, .program = std::move(holder.program)});
+  return converted;
+}
+
 }  // namespace
 
 inline namespace abi_v1 {
@@ -124,14 +132,26 @@ IpcHandle Lease::ipc_handle() const {
 std::vector<int> Lease::DuplicateDescriptors() const { return OrThrow(Use(record_).Duplicate()); }
 
 std::vector<LeaseHolder> Lease::Resize(std::uint64_t size_bytes, std::chrono::milliseconds wait) {
-  std::vector<LeaseHolder> holders;
-  for (wire::Holder& holder : OrThrow(Use(record_).Resize(size_bytes, wait))) {
-    holders.push_back({.pid = holder.pid, .uid = holder.uid, .program = std::move(holder.program)});
-  }
-  return holders;
+  return HoldersOf(OrThrow(Use(record_).Resize(size_bytes, wait)));
 }
 
 bool Lease::Refresh() { return OrThrow(Use(record_).Refresh()); }
+
+void Lease::PrepareSuspend(std::chrono::milliseconds wait) {
+  OrThrow(Use(record_).PrepareSuspend(wait));
+}
+
+void Lease::DropSuspendRoom() { OrThrow(Use(record_).DropSuspendRoom()); }
+
+std::vector<LeaseHolder> Lease::Suspend(const SuspendOptions& options) {
+  return HoldersOf(OrThrow(Use(record_).Suspend(options)));
+}
+
+void Lease::Resume(const ResumeOptions& options) { OrThrow(Use(record_).Resume(options)); }
+
+void Lease::TakePart(SuspendHooks hooks) { OrThrow(Use(record_).TakePart(std::move(hooks))); }
+
+bool Lease::suspended() const { return Use(record_).suspended(); }
 
 std::uint64_t Lease::Publish() { return OrThrow(Order(record_).Publish()); }
 

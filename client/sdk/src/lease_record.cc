@@ -45,10 +45,6 @@ LeaseTable& Table() {
   return *table.load();
 }
 
-driver::DriverChoice ChoiceOf(Session& session) {
-  return DriverOf(session.link().handles->welcome());
-}
-
 }  // namespace
 
 inline namespace abi_v1 {
@@ -62,7 +58,7 @@ MappedRange::~MappedRange() {
     return;
   }
   LeaseHold& hold = record->hold();
-  if (hold.elastic) {
+  if (hold.device) {
     std::lock_guard lock(hold.mutex);
     std::erase(hold.live, this);
   }
@@ -89,10 +85,10 @@ std::shared_ptr<LeaseRecord> LeaseRecord::Make(std::shared_ptr<Session> session,
     slot->epoch = epoch;
   }
   ++slot->records;
-  if (lease.reserved_bytes != 0) {
+  if (lease.kind == wire::MemoryKind::kDevice) {
     std::lock_guard memory(slot->mutex);
     // What another record of it has already is the same memory.
-    if (!slot->elastic.exchange(true)) {
+    if (!slot->device.exchange(true)) {
       slot->size = lease.size_bytes;
       slot->requested = lease.requested_bytes;
       slot->descriptors = std::move(handed.descriptors);
@@ -127,6 +123,7 @@ LeaseRecord::~LeaseRecord() {
     hold_->ending = true;
   }
   hold_->descriptors.clear();
+  hold_->room.reset();
   // What lasts is left to others; what was not filled to its end is not.
   const bool lasts =
       (lease_.persistent || lease_.linger_ms > 0) && (lease_.sealed || !lease_.loading);
@@ -170,6 +167,7 @@ Result<std::shared_ptr<MappedRange>> LeaseRecord::MapPlain(
 Result<std::shared_ptr<MappedRange>> LeaseRecord::MapRange(const std::shared_ptr<LeaseRecord>& self,
                                                            const MapOptions& options, bool plain) {
   GPULEASE_RETURN_IF_ERROR(Usable());
+  GPULEASE_RETURN_IF_ERROR(NotAway());
   const Access access = options.access.value_or(access_);
   if (access == Access::kReadWrite && access_ == Access::kReadOnly) {
     return MakeError(Code::kPermissionDenied, Reason::kNotOpenable,
@@ -194,25 +192,20 @@ Result<std::shared_ptr<MappedRange>> LeaseRecord::MapRange(const std::shared_ptr
   }
   range->record = self;
   ++hold_->ranges;
-  if (hold_->elastic) hold_->live.push_back(range.get());
+  if (hold_->device) hold_->live.push_back(range.get());
   slot = range;
   return range;
 }
 
 std::vector<DeviceChunk> LeaseRecord::DeviceChunks() const {
   std::vector<DeviceChunk> chunks;
-  if (hold_->elastic) {
-    for (std::size_t i = 0; i < hold_->chunks.size(); ++i)
-      chunks.push_back({hold_->descriptors[i].get(), hold_->chunks[i]});
-  } else {
-    for (std::size_t i = 0; i < lease_.chunks.size(); ++i)
-      chunks.push_back({handed_.descriptors[i].get(), lease_.chunks[i].size_bytes});
-  }
+  for (std::size_t i = 0; i < hold_->chunks.size(); ++i)
+    chunks.push_back({hold_->descriptors[i].get(), hold_->chunks[i]});
   return chunks;
 }
 
 std::vector<Bytes> LeaseRecord::chunk_sizes() const {
-  if (hold_->elastic) {
+  if (hold_->device) {
     std::lock_guard lock(hold_->mutex);
     return hold_->chunks;
   }
@@ -249,7 +242,7 @@ Status LeaseRecord::MapDevice(const MapOptions& options, MappedRange& range) {
                      Subject() + " is GPU memory, and this Client was made with use_cuda = false");
   }
   if (lease_.ipc) return MapIpc(options, range);
-  auto process = CudaProcess::Get(ChoiceOf(*session_));
+  auto process = CudaProcess::Get(Choice());
   if (!process.ok()) return WithContext("map " + Subject(), std::move(process).error());
   std::vector<std::string> uuids = {lease_.gpu_uuid};
   uuids.insert(uuids.end(), options.peer_gpu_uuids.begin(), options.peer_gpu_uuids.end());
@@ -290,7 +283,7 @@ Status LeaseRecord::MapHost(MappedRange& range) {
 }
 
 Status LeaseRecord::RegisterHost(const MapOptions& options, MappedRange& range) {
-  const driver::DriverChoice choice = ChoiceOf(*session_);
+  const driver::DriverChoice choice = Choice();
   const bool wanted = options.register_with_cuda;
   if (!wanted && (!session_->options().use_cuda || !CudaProcess::ThreadHasContext(choice))) {
     return {};
@@ -305,10 +298,11 @@ Status LeaseRecord::RegisterHost(const MapOptions& options, MappedRange& range) 
 
 Result<std::vector<int>> LeaseRecord::Duplicate() const {
   GPULEASE_RETURN_IF_ERROR(Usable());
+  GPULEASE_RETURN_IF_ERROR(NotAway());
   std::vector<UniqueFd> duplicates;
   std::unique_lock lock(hold_->mutex, std::defer_lock);
-  if (hold_->elastic) lock.lock();
-  for (const LocalFd& fd : hold_->elastic ? hold_->descriptors : handed_.descriptors) {
+  if (hold_->device) lock.lock();
+  for (const LocalFd& fd : hold_->device ? hold_->descriptors : handed_.descriptors) {
     UniqueFd duplicate(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
     if (!duplicate) return ErrnoError("duplicate a descriptor of " + Subject(), errno);
     duplicates.push_back(std::move(duplicate));

@@ -6,7 +6,7 @@
 // A session may have the same lease open several times. What it has in common is the LeaseHold: the
 // daemon is told when the last record goes, and a range is mapped once for each access.
 //
-// Locks: LeaseHold::resizing is taken while an elastic lease gets another size, over what is asked
+// Locks: LeaseHold::resizing is taken while a device lease gets other chunks, over what is asked
 // of the daemon for it; then LeaseHold::mutex, which is taken while mapping, and under which
 // nothing is asked of the daemon.
 #pragma once
@@ -30,6 +30,7 @@ namespace gpulease {
 
 class HandOver;
 class Publication;
+class SuspendRoom;
 
 inline namespace abi_v1 {
 
@@ -61,11 +62,18 @@ struct LeaseHold {
   std::atomic<int> ranges{0};
   std::mutex mutex;
   std::weak_ptr<MappedRange> mapped[2];  // by Access; under mutex
-  // Of an elastic lease, whose chunks all its records and ranges share.
-  std::atomic<bool> elastic{false};
+  // Of device memory, whose chunks all its records and ranges share.
+  std::atomic<bool> device{false};
   std::atomic<Bytes> size{0};
   std::atomic<Bytes> requested{0};
+  std::atomic<bool> away{false};  // it has no chunks here: it is suspended
   std::mutex resizing;
+  // under resizing
+  bool takes_part = false;
+  bool discarded = false;  // nobody has what was in it
+  bool after_due = false;  // hooks.before was called, hooks.after was not
+  SuspendHooks hooks;
+  std::shared_ptr<SuspendRoom> room;
   // under mutex
   std::vector<LocalFd> descriptors;
   std::vector<Bytes> chunks;  // their sizes
@@ -96,11 +104,18 @@ class LeaseRecord {
   Result<std::vector<wire::Holder>> Resize(Bytes size, std::chrono::milliseconds wait);
   // Whether anything changed; see Lease::Refresh.
   Result<bool> Refresh();
-  Bytes size_bytes() const { return hold_->elastic ? hold_->size.load() : lease_.size_bytes; }
+  Bytes size_bytes() const { return hold_->device ? hold_->size.load() : lease_.size_bytes; }
   Bytes requested_bytes() const {
-    return hold_->elastic ? hold_->requested.load() : lease_.requested_bytes;
+    return hold_->device ? hold_->requested.load() : lease_.requested_bytes;
   }
   std::vector<Bytes> chunk_sizes() const;
+  // See Lease::PrepareSuspend and what follows there.
+  Status PrepareSuspend(std::chrono::milliseconds wait);
+  Status DropSuspendRoom();
+  Result<std::vector<wire::Holder>> Suspend(const SuspendOptions& options);
+  Status Resume(const ResumeOptions& options);
+  Status TakePart(SuspendHooks hooks);
+  bool suspended() const { return hold_->away; }
   Status Release();
   Status Close();
   // The owner's release, also while it is mapped here: the name is free, the memory is not yet.
@@ -134,6 +149,20 @@ class LeaseRecord {
   Status Truncate(std::size_t chunks);
   // After a call that failed: both sides have the first `chunks` chunks again, where that can be.
   void Undo(std::size_t chunks);
+  // ---- suspend_record.cc, under LeaseHold::resizing
+  Status SuspendableHere() const;
+  Status NotAway() const;
+  driver::DriverChoice Choice() const;
+  Status MakeRoom(std::chrono::milliseconds wait);
+  // Says which chunks are here. Gives who still has to let go.
+  Result<std::vector<wire::Holder>> AskSuspend(Deadline deadline);
+  // All chunks are here, and what is in them is right.
+  Status AskResident(Deadline deadline);
+  // From the chunks, and into chunks of its own.
+  Status MoveOut(const SuspendOptions& options);
+  Status MoveIn(const ResumeOptions& options);
+  void RunBefore();
+  void RunAfter();
   // Under LeaseHold::mutex.
   std::vector<DeviceChunk> DeviceChunks() const;
   Status MapIpc(const MapOptions& options, MappedRange& range);

@@ -39,7 +39,7 @@ Result<std::shared_ptr<LeaseRecord>> TakeRecord(const std::shared_ptr<Session>& 
                                     std::move(handed->front()), owned, access);
     if (!record) continue;
     // Another record of it may have other chunks of it by now.
-    if (record->lease().reserved_bytes != 0 &&
+    if (record->lease().kind == wire::MemoryKind::kDevice &&
         record->chunk_sizes().size() != record->lease().chunks.size()) {
       const Result<bool> caught_up = record->Refresh();
       if (!caught_up.ok()) return caught_up.error();

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -68,7 +69,9 @@ enum class ErrorReason : int {
   kDeviceLost = 19,
   kNotSealed = 20,
   kSealed = 21,
-  kPeerGone = 40  // a process that was waited for has died, has left or gave up
+  kSuspended = 50,     // its memory is given back for now: retry once its owner has resumed it
+  kNotPartaking = 51,  // processes that have it open do not take part in suspending it
+  kPeerGone = 40       // a process that was waited for has died, has left or gave up
 };
 
 // A lease that stands in the way. pid is 0 where the daemon's PID namespace does not have the
@@ -206,6 +209,32 @@ struct MapOptions {
   bool register_with_cuda = false;
 };
 
+// Around a suspend, for libraries that know the range (registered memory, captured graphs):
+// `before` while everything is still mapped, `after` when it is again. They may be null. They are
+// called within Suspend, Resume and Refresh, and call nothing of the same Lease. What `before`
+// throws calls the suspend off here and comes out of that call.
+struct SuspendHooks {
+  std::function<void()> before = {};
+  std::function<void()> after = {};
+};
+
+// Called while contents are copied; `done_bytes` rises to `total_bytes`. What it throws ends the
+// copy and comes out of the call: then everything is as before it.
+using CopyProgress = std::function<void(std::uint64_t done_bytes, std::uint64_t total_bytes)>;
+
+struct SuspendOptions {
+  // The contents are not wanted: nothing is copied, and resumed memory reads as zeros.
+  bool discard = false;
+  // How long to wait for the other holders; and, where it was not prepared, for pinned memory.
+  std::chrono::milliseconds wait{0};
+  CopyProgress progress = {};
+};
+
+struct ResumeOptions {
+  std::chrono::milliseconds wait{0};  // for memory, in the queue; 0: fail at once
+  CopyProgress progress = {};
+};
+
 struct GpuStatus {
   std::string uuid;
   std::string name;
@@ -252,6 +281,9 @@ struct BudgetStatus {
   std::vector<BlockingLease> holders;
 };
 
+// Where a device lease's contents are; gpulease.v1.Residence, by number.
+enum class Residence { kResident, kSuspending, kSuspended, kResuming };
+
 struct LeaseStatus {
   std::uint64_t id = 0;
   std::uint64_t generation = 0;
@@ -281,6 +313,8 @@ struct LeaseStatus {
   std::uint64_t reserved_bytes = 0;  // of an elastic lease
   // Not 0: the size that it is about to have, when there is memory or its holders have let go.
   std::uint64_t target_bytes = 0;
+  Residence residence = Residence::kResident;
+  std::uint64_t suspended_bytes = 0;  // kSuspended, kResuming: the size that it has once resumed
 };
 
 // A process that has a lease open. pid is 0 where the daemon's PID namespace does not have it.
@@ -312,7 +346,9 @@ enum class EventType {
   kReady,       // the first of each stream: events from here on are delivered
   kDeviceLost,  // the lease's GPU was lost, and the lease with it: unmap it
   kSealed,      // a lease that is open here is complete
-  kResized      // one has another size, or is about to shrink: Lease::Refresh
+  kResized,     // one has another size, or is about to shrink: Lease::Refresh
+  kSuspending,  // a lease that is open here is about to give its memory back: Lease::Refresh
+  kResumed      // it has its memory and its contents again: Lease::Refresh
 };
 
 struct Event {

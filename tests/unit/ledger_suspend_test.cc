@@ -273,6 +273,10 @@ TEST(LedgerSuspendTest, WhatMakesNoSenseIsRefused) {
   spec.linger = seconds(10);
   const LeaseId lasting = world.Lend(world.owner, spec);
   ExpectRefused(suspend(world.owner, lasting, 0), Code::kFailedPrecondition, Reason::kUnsupported);
+  AllocationSpec open_by_handle = Spec(kGiB);
+  open_by_handle.ipc = true;
+  const LeaseId shared = world.Lend(world.owner, open_by_handle);
+  ExpectRefused(suspend(world.owner, shared, 0), Code::kFailedPrecondition, Reason::kUnsupported);
   AllocationSpec elastic = Spec(kGiB);
   elastic.reserve = 8 * kGiB;
   const LeaseId grows = world.Lend(world.owner, elastic);

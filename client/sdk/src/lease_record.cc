@@ -221,7 +221,7 @@ Status LeaseRecord::MapIpc(const MapOptions& options, MappedRange& range) {
                          " is opened by its IPC handle, for its own GPU: enable peer access "
                          "to that context (cuCtxEnablePeerAccess) in place of peer_gpu_uuids");
   }
-  auto process = CudaProcess::Get(ChoiceOf(*session_));
+  auto process = CudaProcess::Get(Choice());
   if (!process.ok()) return WithContext("map " + Subject(), std::move(process).error());
   const Result<int> ordinal = (*process)->VisibleOrdinal(lease_.gpu_uuid);
   if (!ordinal.ok()) return WithContext("map " + Subject(), ordinal.error());
